@@ -1,1 +1,36 @@
-//! Placeholder header.
+//! A dependency-aware async work scheduler.
+mod batch;
+mod callback;
+mod command;
+mod conditional;
+mod context;
+mod error;
+mod events;
+mod handle;
+mod journal;
+mod machine;
+mod scheduler;
+mod sequence;
+mod shared;
+mod slot;
+mod snapshot;
+mod spec;
+mod state;
+mod work;
+
+pub use batch::BatchWork;
+pub use callback::{CallbackWork, OutcomeCallback, WorkWithCallback};
+pub use command::RunCommandWork;
+pub use conditional::ConditionalWork;
+pub use context::{Children, WorkContext, WorkWaker};
+pub use error::{OutputError, WorkError};
+pub use events::WorkEvent;
+pub use handle::WorkHandle;
+pub use journal::{FileJournal, Fingerprint, Journal, JournalError, JournalRecord};
+pub use scheduler::{OnFailure, RunOptions, RunReport, Until, WorkScheduler, WorkSchedulerConfig};
+pub use sequence::{SequenceWork, WorkSequence};
+pub use shared::WorkEnd;
+pub use snapshot::{WorkDeps, WorkSchedulerMetrics, WorkSnapshot, to_dot, to_mermaid};
+pub use spec::{RETRY_A_FEW, RETRY_A_LOT, RETRY_NEVER, RETRY_ONCE, RetryBackoff, WorkSpec};
+pub use state::WorkState;
+pub use work::{ChildWait, FnWork, IntoOutcome, Progress, Wait, Work, WorkId, WorkOutcome, work_fn};
