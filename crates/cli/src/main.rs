@@ -1,0 +1,3 @@
+//! The `dragnet` binary.
+
+fn main() {}
