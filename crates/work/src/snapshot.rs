@@ -131,20 +131,18 @@ impl Eq for WorkDeps {}
 
 /// All of `indices`, in their order.
 pub(crate) fn snapshot(machine: &Machine, indices: impl Iterator<Item = Index> + Clone) -> Vec<WorkSnapshot> {
-    let edges = indices.clone().map(|index| machine.dependencies(index).len()).sum();
-    let mut all = Vec::with_capacity(edges);
+    let most = indices.clone().map(|index| machine.dependencies_at_most(index)).sum();
+    let (mut all, mut ends) = (Vec::with_capacity(most), Vec::new());
     for index in indices.clone() {
         all.extend(machine.dependencies(index).map(|dep| machine.id_of(dep)));
+        ends.push(all.len() as u32);
     }
-    let (all, mut start) = (Arc::new(all), 0);
-    let take_deps = |index| {
-        let end = start + machine.dependencies(index).len() as u32;
+    let (all, mut start, mut items) = (Arc::new(all), 0, Vec::with_capacity(ends.len()));
+    for (index, end) in indices.zip(ends) {
         let deps = WorkDeps { all: Arc::clone(&all), start, end };
+        items.push(WorkSnapshot::of(machine, index, deps));
         start = end;
-        WorkSnapshot::of(machine, index, deps)
-    };
-    let mut items = Vec::with_capacity(indices.size_hint().1.unwrap_or(0));
-    items.extend(indices.map(take_deps));
+    }
     items
 }
 

@@ -36,7 +36,7 @@ struct Edge {
 #[derive(Debug, Default)]
 pub(super) struct Edges {
     arena: Table<Edge>,
-    /// Edges whose item moved its dependencies elsewhere. Skipped by walks, dropped by a rebuild.
+    /// Edges of items that are forgotten or keep their dependencies elsewhere by now. Skipped by walks, dropped by a rebuild.
     dead: usize,
 }
 
@@ -63,15 +63,20 @@ impl Edges {
         dependency: Index,
         lists: &mut Table<Node>,
     ) -> Dependencies {
-        let run = old.start as usize..old.start as usize + old.len();
-        if run.end == self.arena.len() {
+        if old.start as usize + old.len() == self.arena.len() {
             self.append(&mut lists[dependency.get()].dependents, dependency, dependent);
             return Dependencies { len: old.len + 1, ..old };
         }
         let all: Vec<Index> = self.dependencies(old).chain([dependency]).collect();
-        run.for_each(|at| self.arena[at].dependent = Index::NONE);
-        self.dead += old.len();
+        self.kill(old);
         self.add(dependent, all.into_iter(), lists)
+    }
+
+    /// Takes an item out of the lists of dependents of all that it depends on.
+    pub(super) fn kill(&mut self, dependencies: Dependencies) {
+        let start = dependencies.start as usize;
+        (start..start + dependencies.len()).for_each(|at| self.arena[at].dependent = Index::NONE);
+        self.dead += dependencies.len();
     }
 
     pub(super) fn dead(&self) -> usize {

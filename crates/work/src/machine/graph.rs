@@ -133,6 +133,8 @@ impl Machine {
     fn drop_item(&mut self, index: Index) {
         self.disown(index);
         self.detach_children(index);
+        let dependencies = std::mem::take(&mut self.node_mut(index).dependencies);
+        self.edges.kill(dependencies);
         let node = self.node_mut(index);
         node.forgotten = true;
         node.queued = false;
@@ -264,9 +266,8 @@ impl Machine {
         let mut edges = Edges::default();
         self.nodes.iter_mut().for_each(|node| node.dependents = Dependents::default());
         for index in (0..self.nodes.len() as u32).map(Index) {
-            let node = self.node(index);
-            let alive = |dep: &Index| !node.forgotten && !self.node(*dep).forgotten;
-            let kept: Vec<Index> = old.dependencies(node.dependencies).filter(alive).collect();
+            let alive = |on: &Index| !self.node(*on).forgotten;
+            let kept: Vec<Index> = old.dependencies(self.node(index).dependencies).filter(alive).collect();
             self.node_mut(index).dependencies = edges.add(index, kept.into_iter(), &mut self.nodes);
         }
         self.edges = edges;

@@ -164,8 +164,14 @@ impl Machine {
         (0..self.nodes.len() as u32).map(Index).filter(|index| !self.node(*index).forgotten)
     }
 
-    pub(crate) fn dependencies(&self, index: Index) -> impl ExactSizeIterator<Item = Index> + '_ {
-        self.edges.dependencies(self.node(index).dependencies)
+    /// What an item depends on, except for what was forgotten.
+    pub(crate) fn dependencies(&self, index: Index) -> impl Iterator<Item = Index> + '_ {
+        self.edges.dependencies(self.node(index).dependencies).filter(|on| !self.node(*on).forgotten)
+    }
+
+    /// How many there are at most, forgotten ones included.
+    pub(crate) fn dependencies_at_most(&self, index: Index) -> usize {
+        self.node(index).dependencies.len()
     }
 
     pub(crate) fn count(&self, state: WorkState) -> usize {
