@@ -208,10 +208,16 @@ async fn sleep_until(shared: &Shared, alarm: Option<Monotonic>) {
     }
 }
 
-/// Whoever still has a handle learns that nothing will run any more, instead of waiting for ever.
+/// Whoever still has a handle learns that nothing will run any more, instead of waiting for ever; whoever
+/// reads the events sees their end.
 impl Drop for WorkScheduler {
     fn drop(&mut self) {
         self.shutdown();
+        self.shared().update(|inner| inner.machine.abandon());
+        self.shared().update(|inner| {
+            inner.machine.record_all = false;
+            inner.events = None;
+        });
     }
 }
 

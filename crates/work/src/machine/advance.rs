@@ -184,6 +184,20 @@ impl Machine {
         self.run_chores();
     }
 
+    /// Ends every unfinished item that is in no slot, without hooks: nobody will run anything any more.
+    pub(crate) fn abandon(&mut self) {
+        self.cancel_all();
+        let in_no_slot = |index: &Index| {
+            let node = self.node(*index);
+            !node.held && !node.state.is_terminal()
+        };
+        let left: Vec<Index> = self.indices().filter(in_no_slot).collect();
+        for index in left.into_iter().rev() {
+            self.end(index, WorkState::Cancelled, Some("its scheduler was dropped".to_owned()));
+        }
+        self.run_chores();
+    }
+
     /// Counts time spent in a slot.
     pub(crate) fn add_busy(&mut self, index: Index, elapsed: Duration) {
         let node = self.node_mut(index);
@@ -342,7 +356,7 @@ impl Machine {
             return;
         }
         let (name, state) = (&self.node(by).name, self.node(by).state);
-        let reason = format!("blocked: '{name}' ended as {state}");
+        let reason = format!("'{name}' ended as {state}");
         self.end(index, WorkState::Blocked, Some(reason));
     }
 

@@ -66,7 +66,7 @@ async fn fault_03_blocking_is_transitive() {
     let grandchild = scheduler.add(ok("grandchild").after([child])).unwrap();
     scheduler.run_until_done().await;
     assert_eq!([root, child, grandchild].map(|id| state(&scheduler, id)), [Failed, Blocked, Blocked]);
-    assert_eq!(error(&scheduler, grandchild), "blocked: 'child' ended as blocked");
+    assert_eq!(error(&scheduler, grandchild), "'child' ended as blocked");
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use dragnet_work::{
     WorkState, WorkWithCallback, work_fn,
 };
 
-use crate::kit::{Probe, Stopwatch, error, scheduler, settle, spec, state};
+use crate::kit::{Probe, Stopwatch, error, scheduler, settle, spec, state, watched_scheduler};
 
 use WorkState::{Blocked, Cancelled, Failed, Pending, Success, Waiting};
 
@@ -39,7 +39,7 @@ async fn a_handle_adds_cancels_and_waits_while_the_scheduler_serves() {
     settle().await;
     handle.cancel(endless);
     let end = waits.await.unwrap();
-    assert_eq!((end.state, end.error.as_deref()), (Blocked, Some("blocked: 'endless' ended as cancelled")));
+    assert_eq!((end.state, end.error.as_deref()), (Blocked, Some("'endless' ended as cancelled")));
     handle.shutdown();
     run.await.unwrap();
 }
@@ -48,15 +48,40 @@ async fn a_handle_adds_cancels_and_waits_while_the_scheduler_serves() {
 async fn a_handle_outlives_its_scheduler_without_hanging() {
     let scheduler = scheduler(2);
     let handle = scheduler.handle();
-    let id = handle.add(ok("never run")).unwrap();
+    let unstarted = handle.add(ok("never run")).unwrap();
     let waits = tokio::spawn({
         let handle = handle.clone();
-        async move { handle.wait(id).await.unwrap() }
+        async move { handle.wait(unstarted).await.unwrap() }
     });
     settle().await;
     drop(scheduler);
     assert_eq!(waits.await.unwrap().state, Cancelled);
     assert!(matches!(handle.add(ok("later")), Err(WorkError::Aborting { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_scheduler_ends_what_had_started_and_its_events() {
+    let (mut scheduler, mut events) = watched_scheduler(2);
+    let handle = scheduler.handle();
+    let (parent, _) = Probe::new("parent", |_, ctx| {
+        ctx.add_child(spec(Probe::endless("child").0)).unwrap();
+        WorkOutcome::wait_for_children()
+    });
+    let parent = handle.add(spec(parent)).unwrap();
+    tokio::select! {
+        biased;
+        _ = scheduler.run_until_done() => unreachable!("it waits for ever"),
+        () = settle() => {}
+    }
+    assert_eq!(handle.state(parent), Some(Waiting));
+    drop(scheduler);
+    let end = handle.wait(parent).await.unwrap();
+    assert_eq!((end.state, end.error.as_deref()), (Cancelled, Some("its scheduler was dropped")));
+    let mut last = None;
+    while let Some(event) = events.recv().await {
+        last = Some((event.name.to_string(), event.state));
+    }
+    assert_eq!(last, Some(("parent".to_owned(), Cancelled)), "the events end although a handle is left");
 }
 
 #[tokio::test(start_paused = true)]
