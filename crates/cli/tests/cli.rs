@@ -23,6 +23,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
+#[expect(clippy::zombie_processes, reason = "the caller waits for it")]
 /// Starts a demo and returns when it says that an item is in a state.
 fn start_until(arguments: &[&str], item: &str, state: &str) -> (Child, BufReader<std::process::ChildStderr>) {
     let mut child = dragnet(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

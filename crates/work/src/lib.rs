@@ -137,3 +137,6 @@ pub use work::{ChildWait, FnWork, IntoOutcome, Progress, Wait, Work, WorkId, Wor
 
 #[cfg(doctest)]
 mod seed_samples;
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}
