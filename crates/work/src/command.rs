@@ -17,7 +17,8 @@ const STDERR_KEPT_BYTES: usize = 4096;
 ///
 /// The process keeps its slot while it runs, so slots bound the number of processes. It leads a process
 /// group of its own: when the item is cancelled, times out or loses its run, the whole group is killed,
-/// whatever the program had started included. Its input and output are closed to it; the end of its
+/// whatever the program had started included. What it leaves running when it ends by itself is left
+/// alone. Its input and output are closed to it; the end of its
 /// error output becomes part of the item's error.
 #[derive(Debug)]
 pub struct RunCommandWork {

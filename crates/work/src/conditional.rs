@@ -92,7 +92,7 @@ impl Work for ConditionalWork {
             Inner::Fresh(spec) => spec
                 .as_ref()
                 .as_ref()
-                .map(|spec| format!("{:?}", (spec.name(), spec.work.definition())))
+                .map(|spec| format!("{:?}", (spec.name(), spec.definition())))
                 .unwrap_or_default(),
             Inner::Added(_) => String::new(),
         }

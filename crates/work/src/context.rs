@@ -1,20 +1,22 @@
 //! [`WorkContext`]: what a running item knows of its scheduler and may ask of it.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use dragnet_ambient::{Cancel, Monotonic};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::machine::{Extra, Index};
 use crate::shared::{Inner, Shared};
 use crate::{OutputError, Progress, WorkEnd, WorkError, WorkHandle, WorkId, WorkOutcome, WorkSpec};
 
 /// Handed to each call of [`Work::run`](crate::Work::run).
 ///
 /// It may be cloned and kept longer than the call. What it can still do then is harmless: it reads, and
-/// wakes; adding children is refused.
+/// wakes; children are refused.
 #[derive(Clone, Debug)]
 pub struct WorkContext {
     /// The item's id.
@@ -33,7 +35,10 @@ pub(crate) struct Seat {
     token: OnceLock<Cancel>,
     output: Mutex<Option<Output>>,
     has_output: AtomicBool,
+    /// A child was added in this turn.
     has_children: AtomicBool,
+    /// The turn is over: no more children.
+    closed: AtomicBool,
 }
 
 /// What an item hands to its dependents.
@@ -74,9 +79,11 @@ impl WorkContext {
     ///
     /// Usually followed by [`WorkOutcome::wait_for_children`]. Refused while this item is being aborted.
     pub fn add_child(&self, spec: WorkSpec) -> Result<WorkId, WorkError> {
+        let shared = self.scheduler().ok_or(WorkError::UnknownItem(self.id))?;
+        let mut new = shared.prepare_new(spec);
         self.on_self(|inner, me| {
-            let child = inner.add(spec, Some(me))?;
-            self.seat.has_children.store(true, Ordering::Relaxed);
+            self.expect_children(inner, me, &new.name())?;
+            let child = inner.add(&mut new, Some(me))?;
             Ok(inner.machine.id_of(child))
         })
     }
@@ -85,10 +92,18 @@ impl WorkContext {
     pub fn restart_child(&self, child: WorkId) -> Result<(), WorkError> {
         self.on_self(|inner, me| {
             let index = inner.index_of(child)?;
-            inner.machine.restart_child(me, index)?;
-            self.seat.has_children.store(true, Ordering::Relaxed);
-            Ok(())
+            self.expect_children(inner, me, &inner.machine.node(index).name)?;
+            inner.machine.restart_child(me, index)
         })
+    }
+
+    /// Announces children to the slot, or refuses them if its turn is over.
+    fn expect_children(&self, inner: &Inner, me: Index, child: &dyn fmt::Display) -> Result<(), WorkError> {
+        if self.seat.expect_children() {
+            return Ok(());
+        }
+        let parent = inner.machine.node(me).name.to_string();
+        Err(WorkError::ParentNotRunning { item: child.to_string(), parent })
     }
 
     /// The children of this attempt, in numbers.
@@ -109,12 +124,11 @@ impl WorkContext {
     /// each once, and memory stays bounded. The counts of [`children`](Self::children) stay.
     pub fn take_finished_children(&self) -> Vec<WorkEnd> {
         self.on_self(|inner, me| {
-            let children = inner.machine.children(me).to_vec();
-            let finished =
-                children.into_iter().filter(|child| inner.machine.node(*child).state.is_terminal());
-            let ends: Vec<_> = finished.map(|child| (child, inner.end_of(child))).collect();
-            let forgotten = |(child, end)| inner.forget(child).is_ok().then_some(end);
-            Ok(ends.into_iter().filter_map(forgotten).collect())
+            let finished = inner.machine.disown_finished(me);
+            let ends = finished.iter().map(|child| inner.end_of(*child)).collect();
+            // One that something else depends on is not forgotten, but is no child any more.
+            finished.into_iter().for_each(|child| _ = inner.forget(child));
+            Ok(ends)
         })
         .unwrap_or_default()
     }
@@ -131,7 +145,15 @@ impl WorkContext {
     /// Gives a value to the dependents that a journal keeps, when this item succeeds. The last call
     /// counts.
     pub fn set_durable_output<T: Serialize>(&self, value: &T) -> Result<(), OutputError> {
-        let json = serde_json::to_string(value).map_err(|error| self.encoding::<T>(self.id, &error))?;
+        let encode = || {
+            let json = serde_json::to_string(value)?;
+            // Only ready-made JSON brings line breaks along, and a journal has none within a record.
+            if !json.contains('\n') {
+                return Ok(json);
+            }
+            serde_json::from_str(&json).and_then(|value: serde_json::Value| serde_json::to_string(&value))
+        };
+        let json = encode().map_err(|error| self.encoding::<T>(self.id, &error))?;
         self.seat.put_output(Output::Durable(json.into()));
         Ok(())
     }
@@ -169,16 +191,16 @@ impl WorkContext {
     /// Shows another item's status as this item's own, until this one ends.
     pub fn show_status_of(&self, other: WorkId) {
         _ = self.on_self(|inner, me| {
-            let other = inner.index_of(other)?;
+            let index = inner.index_of(other)?;
             // An item cannot stand for itself, nor for one that stands for it.
-            if !inner.stands_for(other, me) {
+            if !inner.stands_for(index, me) {
                 inner.machine.node_mut(me).extra_mut().status_of = Some(other);
             }
             Ok(())
         });
     }
 
-    fn edit(&self, change: impl FnOnce(&mut crate::machine::Extra)) {
+    fn edit(&self, change: impl FnOnce(&mut Extra)) {
         _ = self.on_self(|inner, me| {
             change(inner.machine.node_mut(me).extra_mut());
             Ok(())
@@ -200,7 +222,7 @@ impl WorkContext {
 
     fn on_self<T>(
         &self,
-        change: impl FnOnce(&mut Inner, crate::machine::Index) -> Result<T, WorkError>,
+        change: impl FnOnce(&mut Inner, Index) -> Result<T, WorkError>,
     ) -> Result<T, WorkError> {
         let shared = self.scheduler().ok_or(WorkError::UnknownItem(self.id))?;
         shared.update(|inner| {
@@ -283,6 +305,7 @@ impl Seat {
             output: Mutex::new(None),
             has_output: AtomicBool::new(false),
             has_children: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
         }
     }
 
@@ -297,8 +320,9 @@ impl Seat {
     }
 
     pub(crate) fn cancel(&self) {
-        // Ordered against `token`: either the token sees the flag, or we see the token.
         self.cancelled.store(true, Ordering::SeqCst);
+        // Ordered against `token`: either the token sees the flag, or we see the token.
+        fence(Ordering::SeqCst);
         if let Some(token) = self.token.get() {
             token.cancel();
         }
@@ -309,7 +333,31 @@ impl Seat {
     }
 
     pub(crate) fn has_children(&self) -> bool {
-        self.has_children.load(Ordering::Relaxed)
+        self.has_children.load(Ordering::SeqCst)
+    }
+
+    /// The item's turn is over. Ordered against `expect_children`: either that sees the end of the turn,
+    /// or whoever asks `has_children` next sees the child.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// The next turn begins.
+    pub(crate) fn open(&self) {
+        self.closed.store(false, Ordering::SeqCst);
+    }
+
+    /// False if the turn is over.
+    fn expect_children(&self) -> bool {
+        self.has_children.store(true, Ordering::SeqCst);
+        !self.closed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn take_output(&self) -> Option<Output> {
+        if !self.has_output.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        self.output.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub(crate) fn output(&self) -> Option<Output> {
@@ -326,6 +374,7 @@ impl Seat {
 
     fn token(&self) -> &Cancel {
         let token = self.token.get_or_init(Cancel::new);
+        fence(Ordering::SeqCst);
         if self.is_cancelled() {
             token.cancel();
         }

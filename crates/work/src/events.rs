@@ -25,8 +25,8 @@ pub struct WorkEvent {
 /// Sends events into a bounded channel and never waits.
 ///
 /// While the channel is full, the newest event waits in a pocket and older ones are counted as missed.
-/// One place of the channel is set aside for the pocket at the end of a run, so the last event always
-/// arrives, and with it the number of those that did not.
+/// One place of the channel is set aside for the pocket at the end of a run, whenever there is one, so
+/// that the last event arrives, and with it the number of those that did not.
 #[derive(Debug)]
 pub(crate) struct EventSink {
     sender: Sender<WorkEvent>,
@@ -37,13 +37,14 @@ pub(crate) struct EventSink {
 
 impl EventSink {
     pub(crate) fn new(sender: Sender<WorkEvent>) -> Self {
-        // In a channel of one, nothing could be set aside without giving up all the rest.
-        let roomy = sender.max_capacity() > 1;
-        let last_place = roomy.then(|| sender.clone().try_reserve_owned().ok()).flatten();
-        Self { sender, pocket: None, last_place, missed_total: 0 }
+        Self { sender, pocket: None, last_place: None, missed_total: 0 }
     }
 
     pub(crate) fn send(&mut self, mut event: WorkEvent) {
+        // In a channel of one, nothing could be set aside without giving up all the rest.
+        if self.last_place.is_none() && self.sender.max_capacity() > 1 {
+            self.last_place = self.sender.clone().try_reserve_owned().ok();
+        }
         if let Some(waiting) = self.pocket.take()
             && let Err(TrySendError::Full(waiting)) = self.sender.try_send(waiting)
         {
@@ -61,7 +62,7 @@ impl EventSink {
     pub(crate) fn flush(&mut self) {
         let Some(event) = self.pocket.take() else { return };
         match self.last_place.take() {
-            Some(place) => self.last_place = place.send(event).try_reserve_owned().ok(),
+            Some(place) => _ = place.send(event),
             None => self.pocket = self.sender.try_send(event).err().map(TrySendError::into_inner),
         }
     }

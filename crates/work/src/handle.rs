@@ -40,8 +40,9 @@ impl WorkHandle {
 
     /// Adds an item with all its settings.
     pub fn add(&self, spec: WorkSpec) -> Result<WorkId, WorkError> {
+        let mut new = self.shared.prepare_new(spec);
         self.shared.update(|inner| {
-            let index = inner.add(spec, None)?;
+            let index = inner.add(&mut new, None)?;
             Ok(inner.machine.id_of(index))
         })
     }
@@ -75,8 +76,7 @@ impl WorkHandle {
     pub fn shutdown(&self) {
         self.shared.update(|inner| {
             inner.closed = true;
-            inner.machine.aborting = true;
-            inner.machine.cancel_all();
+            inner.abort_all();
         });
         // Also when there was nothing to cancel.
         self.shared.look_again.notify_one();
@@ -97,7 +97,8 @@ impl WorkHandle {
         })
     }
 
-    /// Drops a finished item and its memory. Its id is void from then on.
+    /// Drops a finished item and its memory, with its children. Their ids are void from then on. Refused
+    /// while something unfinished depends on it, or has it as a child.
     pub fn forget(&self, id: WorkId) -> Result<(), WorkError> {
         self.shared.update(|inner| {
             let index = inner.index_of(id)?;
@@ -172,6 +173,9 @@ impl WorkHandle {
     }
 
     /// Waits for an item to end and says how. Needs somebody to run the scheduler.
+    ///
+    /// An item that waits like this within its `run` keeps its slot; where slots are few, let it have
+    /// children or dependencies instead.
     pub async fn wait(&self, id: WorkId) -> Result<WorkEnd, WorkError> {
         let (sender, receiver) = oneshot::channel();
         self.shared.update(|inner| {

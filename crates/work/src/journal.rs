@@ -5,8 +5,9 @@
 //!
 //! The file is a line of text for each item, with a checksum, appended when the item succeeds. After
 //! `kill -9` the file is whole but for, at worst, a last line without its end, which is dropped: that
-//! item runs again. Lines reach the disk for good at the end of a run; a power cut may cost the record
-//! of items that had succeeded, which then run again, and nothing else.
+//! item runs again. Lines reach the disk for good at the end of a run. A power cut before that may cost
+//! the records of that run, and if it leaves a hole in the middle of the file, the file is taken for
+//! corrupt: all items then run again.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -67,15 +68,25 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// An item that has succeeded.
+/// What a journal says of one item. The last word counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JournalRecord {
-    /// Which one.
-    pub fingerprint: Fingerprint,
-    /// Its name, for people who read the journal.
-    pub name: String,
-    /// Its durable output, as JSON.
-    pub output: Option<String>,
+pub enum JournalRecord {
+    /// It has succeeded.
+    Done {
+        /// Which one.
+        fingerprint: Fingerprint,
+        /// Its name, for people who read the journal.
+        name: String,
+        /// Its durable output, as JSON in one line.
+        output: Option<String>,
+    },
+    /// It had succeeded, and is to be done again.
+    Undone {
+        /// Which one.
+        fingerprint: Fingerprint,
+        /// Its name, for people who read the journal.
+        name: String,
+    },
 }
 
 /// Remembers which items have succeeded.
@@ -165,6 +176,8 @@ struct Line<'a> {
     name: String,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     output: Option<&'a RawValue>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    undone: bool,
 }
 
 impl FileJournal {
@@ -175,13 +188,16 @@ impl FileJournal {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, JournalError> {
         let path = path.into();
         let io = |action| io_error(&path, action);
-        let mut options = OpenOptions::new();
-        let mut file =
-            options.read(true).write(true).create(true).truncate(false).open(&path).map_err(io("open it"))?;
+        let mut file = open_file(&path).map_err(io("open it"))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(JournalError::InUse { path }),
             Err(TryLockError::Error(source)) => return Err(io("lock it")(source)),
+        }
+        // Whoever held the lock before may have set the file aside, and what we locked is not the journal
+        // any more.
+        if !is_same_file(&file, &path).map_err(io("look at it"))? {
+            return Err(JournalError::InUse { path });
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(io("read it"))?;
@@ -247,15 +263,28 @@ impl Journal for FileJournal {
     }
 }
 
+fn open_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt as _;
+    let (ours, theirs) = (file.metadata()?, std::fs::metadata(path)?);
+    Ok((ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()))
+}
+
 fn io_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> JournalError + use<> {
     let path = path.to_owned();
     move |source| JournalError::Io { path, action, source }
 }
 
 fn encode(record: &JournalRecord) -> Result<String, serde_json::Error> {
-    let output = record.output.clone().map(RawValue::from_string).transpose()?;
-    let line =
-        Line { id: record.fingerprint.to_string(), name: record.name.clone(), output: output.as_deref() };
+    let (fingerprint, name, output, undone) = match record {
+        JournalRecord::Done { fingerprint, name, output } => (fingerprint, name, output.clone(), false),
+        JournalRecord::Undone { fingerprint, name } => (fingerprint, name, None, true),
+    };
+    let output = output.map(RawValue::from_string).transpose()?;
+    let line = Line { id: fingerprint.to_string(), name: name.clone(), output: output.as_deref(), undone };
     let json = serde_json::to_string(&line)?;
     Ok(format!("{:08x} {json}", crc32fast::hash(json.as_bytes())))
 }
@@ -267,10 +296,11 @@ fn decode(line: &str) -> Option<JournalRecord> {
         return None;
     }
     let line: Line<'_> = serde_json::from_str(json).ok()?;
-    Some(JournalRecord {
-        fingerprint: Fingerprint::parse(&line.id)?,
-        name: line.name,
-        output: line.output.map(|raw| raw.get().to_owned()),
+    let (fingerprint, name) = (Fingerprint::parse(&line.id)?, line.name);
+    Some(if line.undone {
+        JournalRecord::Undone { fingerprint, name }
+    } else {
+        JournalRecord::Done { fingerprint, name, output: line.output.map(|raw| raw.get().to_owned()) }
     })
 }
 

@@ -116,6 +116,7 @@ mod slot;
 mod snapshot;
 mod spec;
 mod state;
+mod watch;
 mod work;
 
 pub use batch::BatchWork;

@@ -4,16 +4,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dragnet_ambient::{Cancel, Clock as _, Monotonic, Rng, SharedClock, SystemClock};
+use dragnet_ambient::{Cancel, Monotonic, Rng, SharedClock, SystemClock};
 use tokio::sync::mpsc;
 
 use crate::events::EventSink;
 use crate::journal::Journal;
 use crate::shared::{ActiveRun, Inner, Shared, Starting, WorkEnd};
 use crate::{JournalError, WorkError, WorkEvent, WorkHandle, WorkSchedulerMetrics, WorkSpec};
-
-/// How soon the run looks after a queue that was left to one quick slot. See `shared::QUICK_NS`.
-pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A scheduler's settings.
 #[derive(Clone, Debug)]
@@ -166,18 +163,20 @@ impl WorkScheduler {
     /// Runs, with all choices open.
     pub async fn run(&mut self, options: RunOptions) -> RunReport {
         let shared = Arc::clone(self.shared());
-        let run = Run::begin(&shared, options.on_failure);
-        let mut asked_to_stop = false;
-        // Not the scheduler's clock: this is about the threads of this machine, not about the work.
-        let watchdog = SystemClock::new();
+        let mut asked_to_stop = options.cancel.is_cancelled();
+        let run = Run::begin(&shared, options.on_failure, asked_to_stop);
         let mut starting = Starting::Now;
         loop {
             let now = shared.clock.now();
             let (finished, alarm) = shared.update_with(starting, |inner| {
                 let alarm = run.look(inner, now);
-                let done = inner.machine.unfinished() == 0;
                 let waits_for_more = options.until == Until::Shutdown && !asked_to_stop && !inner.closed;
-                (done && !waits_for_more, alarm)
+                let finished = inner.machine.unfinished() == 0 && !waits_for_more;
+                if finished {
+                    // What is added from now on is for the next run.
+                    inner.run = None;
+                }
+                (finished, alarm)
             });
             if finished {
                 break;
@@ -187,13 +186,9 @@ impl WorkScheduler {
                 biased;
                 () = options.cancel.cancelled(), if !asked_to_stop => {
                     asked_to_stop = true;
-                    shared.update(|inner| {
-                        inner.machine.aborting = true;
-                        inner.machine.cancel_all();
-                    });
+                    shared.update(Inner::abort_all);
                 }
                 () = shared.look_again.notified() => starting = Starting::Later,
-                () = watchdog.sleep(WATCH_INTERVAL), if shared.is_unattended() => {}
                 () = sleep_until(&shared, alarm) => {}
             }
         }
@@ -213,7 +208,10 @@ async fn sleep_until(shared: &Shared, alarm: Option<Monotonic>) {
 impl Drop for WorkScheduler {
     fn drop(&mut self) {
         self.shutdown();
-        self.shared().update(|inner| inner.machine.abandon());
+        self.shared().update(|inner| {
+            inner.machine.abandon();
+            inner.drop_works();
+        });
         self.shared().update(|inner| {
             inner.machine.record_all = false;
             inner.events = None;
@@ -227,11 +225,20 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn begin(shared: &'a Arc<Shared>, on_failure: OnFailure) -> Self {
+    fn begin(shared: &'a Arc<Shared>, on_failure: OnFailure, asked_to_stop: bool) -> Self {
         shared.update(|inner| {
+            if asked_to_stop {
+                inner.abort_all();
+            }
             inner.machine.fail_fast = on_failure == OnFailure::FailFast;
             let runtime = tokio::runtime::Handle::current();
-            inner.run = Some(ActiveRun { runtime, teardown: Cancel::new(), alarm: None, told_done: false });
+            inner.run = Some(ActiveRun {
+                runtime,
+                teardown: Cancel::new(),
+                alarm: None,
+                watch: None,
+                told_done: false,
+            });
         });
         Self { shared }
     }

@@ -71,14 +71,16 @@ pub struct SequenceWork {
 }
 
 enum Element {
-    Fresh(Box<Option<WorkSpec>>),
+    Fresh(Box<WorkSpec>),
     Added(WorkId),
+    /// It could not be added, and went with the refusal.
+    Refused(String),
 }
 
 impl SequenceWork {
     /// A sequence that stops at the first failure. Without elements it succeeds.
     pub fn new(name: impl Into<String>, elements: impl IntoIterator<Item = WorkSpec>) -> Self {
-        let elements = elements.into_iter().map(|spec| Element::Fresh(Box::new(Some(spec)))).collect();
+        let elements = elements.into_iter().map(|spec| Element::Fresh(Box::new(spec))).collect();
         Self { name: name.into(), elements, current: 0, stop_at_first_failure: true, failure: None }
     }
 
@@ -88,28 +90,33 @@ impl SequenceWork {
         self
     }
 
-    fn start(&mut self, ctx: &WorkContext) -> Result<(), WorkError> {
+    fn start(&mut self, ctx: &WorkContext) -> Result<(), String> {
         let element = &mut self.elements[self.current];
-        let id = match element {
-            Element::Added(id) => {
-                ctx.restart_child(*id)?;
-                *id
-            }
-            Element::Fresh(spec) => {
-                let Some(spec) = spec.take() else { return Ok(()) };
-                let id = ctx.add_child(spec)?;
-                *element = Element::Added(id);
-                id
-            }
+        let refused = Element::Refused("it is being added".to_owned());
+        let started = match std::mem::replace(element, refused) {
+            Element::Added(id) => ctx.restart_child(id).map(|()| id).map_err(|error| error.to_string()),
+            Element::Fresh(spec) => ctx.add_child(*spec).map_err(|error| error.to_string()),
+            Element::Refused(reason) => Err(reason),
         };
-        ctx.show_status_of(id);
-        Ok(())
+        match started {
+            Ok(id) => {
+                *element = Element::Added(id);
+                ctx.show_status_of(id);
+                Ok(())
+            }
+            Err(reason) => {
+                *element = Element::Refused(reason.clone());
+                Err(reason)
+            }
+        }
     }
 
     /// How the current element ended; `None` while it has not.
     fn end_of_current(&self, ctx: &WorkContext) -> Option<Result<(), String>> {
         let Element::Added(id) = self.elements[self.current] else { return None };
-        let item = ctx.handle()?.inspect(id)?;
+        let Some(item) = ctx.handle().and_then(|handle| handle.inspect(id)) else {
+            return Some(Err(format!("its element {id} is gone")));
+        };
         match item.state {
             WorkState::Success => Some(Ok(())),
             state if state.is_terminal() => {
@@ -147,10 +154,8 @@ impl Work for SequenceWork {
 
     fn definition(&self) -> String {
         let part = |element: &Element| match element {
-            Element::Fresh(spec) => {
-                spec.as_ref().as_ref().map(|spec| format!("{:?}", (spec.name(), spec.work.definition())))
-            }
-            Element::Added(_) => None,
+            Element::Fresh(spec) => Some(format!("{:?}", (spec.name(), spec.definition()))),
+            Element::Added(_) | Element::Refused(_) => None,
         };
         self.elements.iter().filter_map(part).collect()
     }

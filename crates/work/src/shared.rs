@@ -3,7 +3,7 @@
 //!
 //! One lock guards it all. It is held for table work only, never over user code, I/O or spawning.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,15 +14,16 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::context::{Output, Seat};
 use crate::events::{EventSink, WorkEvent};
-use crate::journal::{Book, Fingerprint, Journal};
-use crate::machine::{Change, Ending, Extra, Index, Machine, NewItem, Slot, Table, Verdict};
+use crate::journal::{Book, Fingerprint, Journal, JournalRecord};
+use crate::machine::{Change, Ending, Errand, Extra, Index, Machine, NewItem, Slot, Table, Verdict};
 use crate::slot::{Desk, Job, Occupant};
+use crate::watch::Watch;
 use crate::{RetryBackoff, Work, WorkError, WorkId, WorkSpec, WorkState};
 
 /// Items that take less than this are done faster by one slot alone: with two, each would mostly wait
 /// for the other's lock and memory. So of all slots whose items are this quick, only one goes on, and it
-/// starts no others. As soon as its item pauses, or takes longer than the run's
-/// [`WATCH_INTERVAL`](crate::scheduler::WATCH_INTERVAL), the others are started after all.
+/// starts no others. As soon as its item pauses, or takes longer than the [`Watch`] likes, the others are
+/// started after all.
 ///
 /// Two slots in each other's way need up to about this long for an item that one alone does in a tenth.
 const QUICK_NS: u32 = 2_500;
@@ -54,11 +55,11 @@ impl Pace {
 pub(crate) struct Shared {
     inner: Mutex<Inner>,
     pub(crate) clock: SharedClock,
-    /// Tells the run to look again: all is done, a timer was set that is due earlier, or the queue is
-    /// unattended.
+    /// Tells the run to look again: all is done, or a timer was set that is due earlier.
     pub(crate) look_again: Notify,
     /// There is room for another slot and work for it, but none was started: see [`QUICK_NS`].
     unattended: AtomicBool,
+    journalled: AtomicBool,
     book: Mutex<Option<Book>>,
 }
 
@@ -66,8 +67,10 @@ pub(crate) struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Starting {
     Now,
-    /// When the slot that is there turns out not to be quick enough.
+    /// Only if the slot that is there turns out not to be quick.
     Later,
+    /// Not from here.
+    Not,
 }
 
 /// How an item ended.
@@ -102,6 +105,28 @@ pub(crate) struct Inner {
     /// Shut down for good: no new work, ever.
     pub(crate) closed: bool,
     changes: Vec<Change>,
+    /// What users made and nobody needs any more. Dropped after the lock: dropping is user code, too.
+    trash: Vec<Trash>,
+}
+
+/// See [`Inner::trash`]. Nothing is ever done with it but to drop it.
+#[expect(dead_code, reason = "kept only to be dropped")]
+enum Trash {
+    Work(Box<dyn Work>),
+    Output(Output),
+}
+
+/// An item to be added, with everything asked of it that only its own code can tell.
+pub(crate) struct NewWork {
+    name: Arc<str>,
+    definition: String,
+    spec: WorkSpec,
+}
+
+impl NewWork {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 /// Present while somebody drives the scheduler.
@@ -112,6 +137,8 @@ pub(crate) struct ActiveRun {
     pub(crate) teardown: Cancel,
     /// The deadline for which the run has set its alarm.
     pub(crate) alarm: Option<Monotonic>,
+    /// Started when it is first needed.
+    pub(crate) watch: Option<Watch>,
     /// The run has been told that all is done; it need not be told again until there is more.
     pub(crate) told_done: bool,
 }
@@ -122,6 +149,8 @@ struct Identities {
     /// What earlier processes have done, with its durable output. Each entry is used once: whoever
     /// restarts an item wants it done again.
     known: HashMap<Fingerprint, Option<String>>,
+    /// What the journal says is done, by whichever process.
+    recorded: HashSet<Fingerprint>,
     of: HashMap<Index, Fingerprint>,
     holder: HashMap<Fingerprint, Index>,
 }
@@ -151,12 +180,14 @@ impl Shared {
             retry_delay,
             closed: false,
             changes: Vec::new(),
+            trash: Vec::new(),
         };
         Self {
             inner: Mutex::new(inner),
             clock,
             look_again: Notify::new(),
             unattended: AtomicBool::new(false),
+            journalled: AtomicBool::new(false),
             book: Mutex::new(None),
         }
     }
@@ -195,11 +226,30 @@ impl Shared {
         }
     }
 
+    /// Asks an item for its name and, if there is a journal, for its definition: user code, so without
+    /// the lock.
+    pub(crate) fn prepare_new(&self, spec: WorkSpec) -> NewWork {
+        let definition = if self.is_journalled() { spec.definition() } else { String::new() };
+        NewWork { name: spec.name().into(), definition, spec }
+    }
+
+    pub(crate) fn is_journalled(&self) -> bool {
+        self.journalled.load(Ordering::Relaxed)
+    }
+
     /// Turns the journal on.
     pub(crate) fn keep_book(&self, mut journal: Box<dyn Journal>) {
-        let known = journal.take_records().into_iter().map(|record| (record.fingerprint, record.output));
-        let identities = Identities { known: known.collect(), of: HashMap::new(), holder: HashMap::new() };
+        let mut known = HashMap::new();
+        for record in journal.take_records() {
+            match record {
+                JournalRecord::Done { fingerprint, output, .. } => _ = known.insert(fingerprint, output),
+                JournalRecord::Undone { fingerprint, .. } => _ = known.remove(&fingerprint),
+            }
+        }
+        let recorded = known.keys().copied().collect();
+        let identities = Identities { known, recorded, of: HashMap::new(), holder: HashMap::new() };
         self.lock().identities = Some(identities);
+        self.journalled.store(true, Ordering::Relaxed);
         *self.book() = Some(Book::new(journal));
     }
 
@@ -208,13 +258,49 @@ impl Shared {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn identity(&self, index: Index) -> Option<Fingerprint> {
-        self.read(|inner| inner.identities.as_ref()?.of.get(&index).copied())
+    /// What a journal should know of an item that succeeds: who it is, and what it gives.
+    pub(crate) fn for_the_record(&self, index: Index, seat: &Seat) -> (Option<Fingerprint>, Option<Output>) {
+        self.read(|inner| {
+            let identity =
+                inner.identities.as_ref().and_then(|identities| identities.of.get(&index).copied());
+            (identity, seat.output().or_else(|| inner.outputs.get(&index).cloned()))
+        })
     }
 
-    /// Asks whether an item may end now: see [`Machine::prepare`].
-    pub(crate) fn prepare(self: &Arc<Self>, index: Index, ending: Ending) -> Option<Ending> {
-        self.update(|inner| inner.machine.prepare(index, ending))
+    /// Who an item is, if the journal says of it that it is done. Asked before it is done again.
+    pub(crate) fn take_recorded(&self, index: Index) -> Option<Fingerprint> {
+        let mut inner = self.lock();
+        let identities = inner.identities.as_mut()?;
+        let identity = identities.of.get(&index)?;
+        identities.recorded.take(identity)
+    }
+
+    pub(crate) fn write_journal(&self, record: &JournalRecord) {
+        if let Some(book) = self.book().as_mut() {
+            book.append(record);
+        }
+        if let (JournalRecord::Done { fingerprint, .. }, Some(identities)) =
+            (record, &mut self.lock().identities)
+        {
+            identities.recorded.insert(*fingerprint);
+        }
+    }
+
+    /// Asks whether a slot's item may end now: see [`Machine::prepare`]. If it has to wait for its children,
+    /// it is put back, and the slot gets the next one, if there is one. Both under one lock: the last
+    /// child may end at any moment, and then somebody else comes for the item.
+    pub(crate) fn prepare(self: &Arc<Self>, desk: &mut Desk, ending: Ending) -> Option<Ending> {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        let job = desk.job.as_ref()?;
+        let ready = inner.machine.prepare(job.index, ending);
+        if ready.is_none() {
+            inner.machine.add_busy(job.index, now.since(job.started));
+            inner.take_output(desk);
+            inner.turn_over(self, desk, now);
+        }
+        self.follow_up(inner, Starting::Now);
+        ready
     }
 
     /// A slot reports what became of its item and gets the next one, if there is one. The hot path: one
@@ -229,13 +315,14 @@ impl Shared {
         let (index, elapsed) = (job.index, now.since(job.started));
         inner.machine.add_busy(index, elapsed);
         job.started = now;
-        let succeeded = matches!(verdict, Verdict::End(Ending::Success));
+        let failed = matches!(verdict, Verdict::End(Ending::Retry { .. } | Ending::Fail(_)));
         let verdict = inner.with_delay(index, verdict);
         if let Some(ending) = inner.machine.apply(index, verdict, now) {
             return Some(ending);
         }
-        if succeeded && let Some(output) = desk.seat.output() {
-            inner.outputs.insert(index, output);
+        inner.take_output(desk);
+        if failed {
+            inner.drop_output(index);
         }
         inner.set_pace(desk, desk.pace.after(elapsed));
         let starting = if desk.pace.is_quick() { Starting::Later } else { Starting::Now };
@@ -244,24 +331,16 @@ impl Shared {
         None
     }
 
-    /// A slot hands back an item that waits for its children, and gets the next one, if there is one.
-    pub(crate) fn lay_aside(self: &Arc<Self>, desk: &mut Desk) {
-        let now = self.clock.now();
-        let mut inner = self.lock();
-        if let Some(job) = &desk.job {
-            inner.machine.add_busy(job.index, now.since(job.started));
-        }
-        inner.turn_over(self, desk, now);
-        self.follow_up(inner, Starting::Now);
-    }
-
     /// A slot is torn down with its item in it.
     pub(crate) fn forfeit(self: &Arc<Self>, job: Job, desk: &mut Desk) {
-        self.update(|inner| {
+        // No new slots: they would be torn down like this one, each from within the one before.
+        self.update_with(Starting::Not, |inner| {
             inner.works[job.index.get()] = Some(job.work);
             inner.vacate(desk);
             inner.machine.forfeit(job.index);
         });
+        // If there is a next run already, it has room for another slot now.
+        self.look_again.notify_one();
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -271,45 +350,63 @@ impl Shared {
     fn follow_up(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>, starting: Starting) {
         let Inner { machine, seats, .. } = &mut *inner;
         machine.take_stop_signals().for_each(|slot| seats[slot.0 as usize].cancel());
-        let started = match starting {
-            _ if !inner.could_start() => Vec::new(),
-            Starting::Now => {
-                self.unattended.store(false, Ordering::Relaxed);
-                inner.start_slots(self)
-            }
-            Starting::Later => {
-                if !self.unattended.swap(true, Ordering::Relaxed) {
-                    self.look_again.notify_one();
-                }
-                Vec::new()
-            }
-        };
+        let started = self.start_or_leave(&mut inner, starting);
         if inner.machine.has_changes() {
             inner.publish();
         }
-        if inner.wants_attention() {
-            self.look_again.notify_one();
-        }
-        let runtime =
-            (!started.is_empty()).then(|| inner.run.as_ref().map(|run| run.runtime.clone())).flatten();
+        let wakes_run = inner.wants_attention();
+        let runtime = (wakes_run || !started.is_empty()).then(|| inner.runtime()).flatten();
+        let trash = std::mem::take(&mut inner.trash);
         // A runtime that shuts down drops what is spawned on it at once, and dropping takes the lock.
         drop(inner);
-        if let Some(runtime) = runtime {
-            for (occupant, teardown) in started {
-                runtime.spawn(teardown.run_until_cancelled_owned(occupant.work_off()));
-            }
+        drop(trash);
+        let Some(runtime) = runtime else { return };
+        if wakes_run {
+            self.look_again.notify_one();
         }
+        for occupant in started {
+            let teardown = occupant.desk.teardown.clone();
+            runtime.spawn(teardown.run_until_cancelled_owned(occupant.work_off()));
+        }
+        make_stealable(&runtime);
+    }
+
+    /// Starts slots for what is queued, or leaves that to the quick slot that is there.
+    fn start_or_leave(self: &Arc<Self>, inner: &mut Inner, starting: Starting) -> Vec<Occupant> {
+        let leave = starting == Starting::Later && inner.quick_slots > 0;
+        if starting == Starting::Not || !inner.could_start() {
+            self.unattended.store(false, Ordering::Relaxed);
+            return Vec::new();
+        }
+        if leave && (self.is_unattended() || inner.ring_watch(self)) {
+            self.unattended.store(true, Ordering::Relaxed);
+            return Vec::new();
+        }
+        self.unattended.store(false, Ordering::Relaxed);
+        inner.start_slots(self)
+    }
+}
+
+/// Lets other threads take the task that this one has just woken.
+///
+/// Of all tasks that a thread of the runtime wakes, it keeps the newest to itself. If our caller is a slot
+/// whose next item computes for long, that task would have to wait for it, although other threads are
+/// idle. An empty task takes its place.
+fn make_stealable(runtime: &runtime::Handle) {
+    if runtime.metrics().num_workers() > 1 {
+        runtime.spawn(std::future::ready(()));
     }
 }
 
 impl Inner {
     /// Adds an item, with its work object beside it.
-    pub(crate) fn add(&mut self, spec: WorkSpec, parent: Option<Index>) -> Result<Index, WorkError> {
-        let identity = self.identify(&spec, parent)?;
+    pub(crate) fn add(&mut self, new: &mut NewWork, parent: Option<Index>) -> Result<Index, WorkError> {
+        let identity = self.identify(new, parent)?;
+        let spec = &new.spec;
         let special = spec.timeout.is_some() || spec.backoff != RetryBackoff::Fixed;
         let extra = special.then(|| Box::new(Extra::new(spec.timeout, spec.backoff)));
         let index = self.machine.add(NewItem {
-            name: spec.work.name().into(),
+            name: Arc::clone(&new.name),
             dependencies: &spec.dependencies,
             parent,
             retries: spec.retries,
@@ -317,10 +414,11 @@ impl Inner {
             priority: spec.priority,
             extra,
         })?;
+        let work = new.spec.work.take();
         if self.works.len() <= index.get() {
-            self.works.push(Some(spec.work));
+            self.works.push(work);
         } else {
-            self.works[index.get()] = Some(spec.work);
+            self.works[index.get()] = work;
         }
         if let (Some(identities), Some(identity)) = (&mut self.identities, identity) {
             identities.of.insert(index, identity);
@@ -345,14 +443,27 @@ impl Inner {
 
     fn forget_one(&mut self, index: Index) -> Result<(), WorkError> {
         self.machine.forget(index)?;
-        self.works[index.get()] = None;
-        self.outputs.remove(&index);
+        self.trash.extend(self.works[index.get()].take().map(Trash::Work));
+        self.drop_output(index);
         if let Some(identities) = &mut self.identities
             && let Some(identity) = identities.of.remove(&index)
+            && identities.holder.get(&identity) == Some(&index)
         {
             identities.holder.remove(&identity);
         }
         Ok(())
+    }
+
+    /// Cancels everything, and takes no more work until further notice.
+    pub(crate) fn abort_all(&mut self) {
+        self.machine.aborting = true;
+        self.machine.cancel_all();
+    }
+
+    /// Lets go of every work object. Nobody will run them, and they may hold handles to us.
+    pub(crate) fn drop_works(&mut self) {
+        let left = self.works.iter_mut().filter_map(Option::take);
+        self.trash.extend(left.map(Trash::Work));
     }
 
     pub(crate) fn index_of(&self, id: WorkId) -> Result<Index, WorkError> {
@@ -381,7 +492,10 @@ impl Inner {
             return;
         }
         self.machine.node_mut(index).watched = true;
-        self.watchers.entry(index).or_default().push(watcher);
+        let watchers = self.watchers.entry(index).or_default();
+        // Those who left meanwhile make room for those who come.
+        watchers.retain(|watcher| !watcher.is_closed());
+        watchers.push(watcher);
     }
 
     pub(crate) fn output(&self, of: WorkId) -> Option<Output> {
@@ -390,22 +504,40 @@ impl Inner {
         done.then(|| self.outputs.get(&index).cloned()).flatten()
     }
 
+    /// Keeps what the slot's item has given so far. Others see it when the item succeeds.
+    fn take_output(&mut self, desk: &Desk) {
+        if let (Some(job), Some(output)) = (&desk.job, desk.seat.take_output()) {
+            self.keep_output(job.index, output);
+        }
+    }
+
+    fn keep_output(&mut self, of: Index, output: Output) {
+        self.trash.extend(self.outputs.insert(of, output).map(Trash::Output));
+    }
+
+    fn drop_output(&mut self, of: Index) {
+        self.trash.extend(self.outputs.remove(&of).map(Trash::Output));
+    }
+
     /// Whether the status line of `other` is, in the end, that of `item`.
     pub(crate) fn stands_for(&self, other: Index, item: Index) -> bool {
-        let next = |index: &Index| self.machine.node(*index).extra().and_then(|extra| extra.status_of);
+        let next = |index: &Index| {
+            let shown = self.machine.node(*index).extra().and_then(|extra| extra.status_of);
+            shown.and_then(|id| self.machine.index_of(id))
+        };
         std::iter::successors(Some(other), next).any(|index| index == item)
     }
 
-    fn identify(&self, spec: &WorkSpec, parent: Option<Index>) -> Result<Option<Fingerprint>, WorkError> {
+    fn identify(&self, new: &NewWork, parent: Option<Index>) -> Result<Option<Fingerprint>, WorkError> {
         let Some(identities) = &self.identities else { return Ok(None) };
         let of = |index: Index| identities.of.get(&index);
         // An unknown dependency is reported by the machine.
-        let dependencies = spec.dependencies.iter().filter_map(|id| self.machine.index_of(*id).and_then(of));
-        let parent = parent.and_then(of);
-        let identity = Fingerprint::of(spec.name(), &spec.work.definition(), parent, dependencies);
+        let known = |id: &WorkId| self.machine.index_of(*id).and_then(of);
+        let dependencies = new.spec.dependencies.iter().filter_map(known);
+        let identity = Fingerprint::of(&new.name, &new.definition, parent.and_then(of), dependencies);
         let unfinished = |index: &&Index| !self.machine.node(**index).state.is_terminal();
         if identities.holder.get(&identity).filter(unfinished).is_some() {
-            return Err(WorkError::DuplicateDefinition { item: spec.name().to_owned() });
+            return Err(WorkError::DuplicateDefinition { item: new.name.to_string() });
         }
         Ok(Some(identity))
     }
@@ -430,7 +562,10 @@ impl Inner {
             self.seats[desk.slot.0 as usize] = Arc::clone(&desk.seat);
         }
         let others_are_quick = desk.pace.is_quick() && self.quick_slots > 1;
-        desk.job = if others_are_quick { None } else { self.next_job(now) };
+        // A slot of a run that is over must not take items of the next one down with it.
+        let stops = others_are_quick || desk.teardown.is_cancelled();
+        desk.seat.open();
+        desk.job = if stops { None } else { self.next_job(now) };
         match &desk.job {
             Some(job) => self.machine.seat(job.index, desk.slot),
             None => self.vacate(desk),
@@ -447,13 +582,30 @@ impl Inner {
         self.free_seats.push(desk.slot);
     }
 
+    /// Has the queue looked after. False if that cannot be done.
+    fn ring_watch(&mut self, shared: &Arc<Shared>) -> bool {
+        let Some(run) = &mut self.run else { return false };
+        if run.runtime.metrics().num_workers() == 1 {
+            // Nothing could run beside the slot that is there.
+            return true;
+        }
+        if run.watch.is_none() {
+            run.watch = Watch::start(Arc::downgrade(shared));
+        }
+        run.watch.as_ref().inspect(|watch| watch.ring()).is_some()
+    }
+
+    fn runtime(&self) -> Option<runtime::Handle> {
+        self.run.as_ref().map(|run| run.runtime.clone())
+    }
+
     fn could_start(&self) -> bool {
         let room = self.machine.used() < self.machine.capacity();
         room && self.machine.has_queued() && self.run.is_some()
     }
 
-    fn start_slots(&mut self, shared: &Arc<Shared>) -> Vec<(Occupant, Cancel)> {
-        let mut started = Vec::new();
+    fn start_slots(&mut self, shared: &Arc<Shared>) -> Vec<Occupant> {
+        let (mut started, journalled) = (Vec::new(), self.is_journalled());
         let now = shared.clock.now();
         while let Some(job) = self.next_job(now) {
             let Some(run) = &self.run else { break };
@@ -461,9 +613,8 @@ impl Inner {
             let slot = self.take_seat(shared);
             self.machine.seat(job.index, slot);
             let seat = Arc::clone(&self.seats[slot.0 as usize]);
-            let desk =
-                Desk { slot, seat, job: Some(job), pace: Pace::UNKNOWN, journalled: self.is_journalled() };
-            started.push((Occupant { shared: Arc::clone(shared), desk }, teardown));
+            let desk = Desk { slot, seat, job: Some(job), pace: Pace::UNKNOWN, teardown, journalled };
+            started.push(Occupant { shared: Arc::clone(shared), desk });
         }
         started
     }
@@ -485,7 +636,13 @@ impl Inner {
         }
         let start = self.machine.start_next()?;
         let node = self.machine.node(start.index);
-        let work = self.works[start.index.get()].take()?;
+        let work = self.works[start.index.get()].take();
+        let Some(work) = work else { unreachable!("bug: '{}' is ready, but somebody has it", node.name) };
+        if matches!(start.errand, Errand::Run { first: true }) {
+            // What it gave before a restart is not what it gives now.
+            self.drop_output(start.index);
+        }
+        let node = self.machine.node(start.index);
         Some(Job {
             index: start.index,
             id: self.machine.id_of(start.index),
@@ -506,7 +663,7 @@ impl Inner {
             let known = identities.of.get(&index).and_then(|identity| identities.known.remove(identity));
             let Some(output) = known else { return };
             if let Some(json) = output {
-                self.outputs.insert(index, Output::Durable(json.into()));
+                self.keep_output(index, Output::Durable(json.into()));
             }
             self.machine.skip(index);
         }
@@ -522,7 +679,7 @@ impl Inner {
                     id: self.machine.id_of(change.index),
                     name: Arc::clone(&node.name),
                     state: change.state,
-                    attempt: node.attempts,
+                    attempt: change.attempt,
                     missed: 0,
                 });
             }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use dragnet_ambient::Monotonic;
+use dragnet_ambient::{Cancel, Monotonic};
 use tracing::Instrument as _;
 
 use crate::context::{Output, Seat};
@@ -33,6 +33,12 @@ pub(crate) struct Job {
     pub(crate) work: Box<dyn Work>,
 }
 
+impl Job {
+    fn name(&self) -> String {
+        self.work.name().to_owned()
+    }
+}
+
 /// One busy slot. If it is dropped with an item in it, the item is given up: its future is gone.
 pub(crate) struct Occupant {
     pub(crate) shared: Arc<Shared>,
@@ -45,6 +51,8 @@ pub(crate) struct Desk {
     pub(crate) seat: Arc<Seat>,
     pub(crate) job: Option<Job>,
     pub(crate) pace: Pace,
+    /// Cancelled with the run that the slot belongs to.
+    pub(crate) teardown: Cancel,
     pub(crate) journalled: bool,
 }
 
@@ -74,7 +82,7 @@ impl Occupant {
         while let Some(job) = &mut self.desk.job {
             if stint.is_over(job.started) {
                 // Items that never wait must not keep the thread from other tasks.
-                tokio::task::yield_now().await;
+                step_aside().await;
                 stint = Stint::default();
             }
             if stint.items == 0 {
@@ -86,7 +94,11 @@ impl Occupant {
             let errand = std::mem::replace(&mut job.errand, Errand::Run { first: false });
             let verdict = match errand {
                 Errand::Finish(ending) => Verdict::End(*ending),
+                Errand::Run { .. } if self.desk.seat.is_cancelled() => Verdict::End(Ending::Abort(None)),
                 Errand::Run { first } => {
+                    if first && self.desk.journalled {
+                        announce_rerun(job, &self.shared);
+                    }
                     let result = run(job, first, &self.shared, &self.desk.seat).await;
                     judge(result, self.desk.seat.is_cancelled(), job)
                 }
@@ -102,11 +114,14 @@ impl Occupant {
     /// Returns what it cannot settle.
     fn settle_quickly(&mut self, verdict: Verdict) -> Option<Verdict> {
         let job = self.desk.job.as_mut()?;
+        // From here on no children are accepted, so the answer below stays true.
+        self.desk.seat.close();
         let plain = !self.desk.journalled && !job.has_children && !self.desk.seat.has_children();
         match verdict {
             Verdict::End(Ending::Success) if plain => {
                 if let Err(panic) = guarded(|| job.work.on_success()) {
-                    return Some(Verdict::End(Ending::Fail(format!("on_success panicked: {panic}"))));
+                    let ending = Ending::Fail(hook_panicked(&panic));
+                    return self.shared.exchange(&mut self.desk, Verdict::End(ending)).map(Verdict::End);
                 }
             }
             Verdict::End(_) => return Some(verdict),
@@ -118,9 +133,7 @@ impl Occupant {
     async fn settle(&mut self, mut verdict: Verdict) {
         loop {
             if let Verdict::End(ending) = verdict {
-                let Some(ending) = self.close(ending).await else {
-                    return self.shared.lay_aside(&mut self.desk);
-                };
+                let Some(ending) = self.close(ending).await else { return };
                 verdict = Verdict::End(ending);
             }
             match self.shared.exchange(&mut self.desk, verdict) {
@@ -130,15 +143,12 @@ impl Occupant {
         }
     }
 
-    /// Waits for the children to be out of the way, calls the hooks, writes the journal. `None`: the
-    /// children are not out of the way.
+    /// Calls the hooks and writes the journal, if the children are out of the way. `None`: they are not,
+    /// and the slot has gone on to something else.
     async fn close(&mut self, ending: Ending) -> Option<Ending> {
+        let has_children = self.desk.job.as_ref()?.has_children || self.desk.seat.has_children();
+        let ending = if has_children { self.shared.prepare(&mut self.desk, ending)? } else { ending };
         let job = self.desk.job.as_mut()?;
-        let ending = if job.has_children || self.desk.seat.has_children() {
-            self.shared.prepare(job.index, ending)?
-        } else {
-            ending
-        };
         let ending = call_hooks(job.work.as_mut(), ending).await;
         if ending == Ending::Success && self.desk.journalled {
             self.record();
@@ -150,16 +160,15 @@ impl Occupant {
     /// is not yet. A crash in between skips it next time, which is right.
     fn record(&self) {
         let Some(job) = &self.desk.job else { return };
-        let Some(fingerprint) = self.shared.identity(job.index) else { return };
-        let output = match self.desk.seat.output() {
+        let (identity, output) = self.shared.for_the_record(job.index, &self.desk.seat);
+        let Some(fingerprint) = identity else { return };
+        let output = match output {
             None => None,
             Some(Output::Durable(json)) => Some(json.to_string()),
             // Its dependents could not have this value after a restart, so it has to run again.
             Some(Output::Memory(_)) => return,
         };
-        if let Some(book) = self.shared.book().as_mut() {
-            book.append(&JournalRecord { fingerprint, name: job.work.name().to_owned(), output });
-        }
+        self.shared.write_journal(&JournalRecord::Done { fingerprint, name: job.name(), output });
     }
 }
 
@@ -168,6 +177,14 @@ impl Drop for Occupant {
         if let Some(job) = self.desk.job.take() {
             self.shared.forfeit(job, &mut self.desk);
         }
+    }
+}
+
+/// An item that was done and is to be done again counts as not done until it is: if this process dies
+/// meanwhile, the next one must not skip it.
+fn announce_rerun(job: &Job, shared: &Shared) {
+    if let Some(fingerprint) = shared.take_recorded(job.index) {
+        shared.write_journal(&JournalRecord::Undone { fingerprint, name: job.name() });
     }
 }
 
@@ -258,16 +275,36 @@ async fn call_hooks(work: &mut dyn Work, ending: Ending) -> Ending {
             work.on_failure_raise();
             work.on_reset();
         }),
-        Ending::Abort(_) => match guarded_future(work.on_abort(), || ()).await {
+        Ending::Abort(_) => match guarded_future(async { work.on_abort().await }, || ()).await {
             Ok(()) => guarded(|| work.on_reset()),
             panic => panic,
         },
     };
     match (result, ending) {
         (Ok(()), ending) => ending,
-        (Err(panic), Ending::Abort(_)) => Ending::Abort(Some(format!("a hook panicked: {panic}"))),
-        (Err(panic), _) => Ending::Fail(format!("a hook panicked: {panic}")),
+        (Err(panic), Ending::Abort(_)) => Ending::Abort(Some(hook_panicked(&panic))),
+        (Err(panic), _) => Ending::Fail(hook_panicked(&panic)),
     }
+}
+
+fn hook_panicked(panic: &str) -> String {
+    format!("a hook panicked: {panic}")
+}
+
+/// Lets other tasks go first.
+///
+/// The runtime's own way to yield keeps the task with its thread, and if that thread is then kept busy by
+/// another task, the item in this slot would wait for it. Woken like this, any thread can take it.
+async fn step_aside() {
+    let mut stepped = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut stepped, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Runs user code and turns a panic into its message.

@@ -171,7 +171,8 @@ impl WorkSnapshot {
 pub(crate) fn status_line(machine: &Machine, index: Index, now: Monotonic) -> String {
     let node = machine.node(index);
     let extra = node.extra();
-    if let Some(other) = extra.and_then(|extra| extra.status_of).filter(|_| !node.state.is_terminal()) {
+    let shown = extra.and_then(|extra| extra.status_of).and_then(|id| machine.index_of(id));
+    if let Some(other) = shown.filter(|_| !node.state.is_terminal()) {
         return status_line(machine, other, now);
     }
     let mut line = match (node.retry_at(), extra.and_then(|extra| extra.note.as_deref())) {

@@ -64,13 +64,15 @@ fn exponential_bounds_secs(retries_done: u32) -> (u64, u64) {
 /// # drop(spec);
 /// ```
 pub struct WorkSpec {
-    pub(crate) work: Box<dyn Work>,
+    /// Always there until the item was added.
+    pub(crate) work: Option<Box<dyn Work>>,
     pub(crate) dependencies: Vec<WorkId>,
     pub(crate) retries: u32,
     pub(crate) backoff: RetryBackoff,
     pub(crate) timeout: Option<Duration>,
     pub(crate) weight: u32,
     pub(crate) priority: i8,
+    defined_by: String,
 }
 
 impl WorkSpec {
@@ -82,13 +84,14 @@ impl WorkSpec {
     /// As [`new`](Self::new), for work that is boxed already.
     pub fn boxed(work: Box<dyn Work>) -> Self {
         Self {
-            work,
+            work: Some(work),
             dependencies: Vec::new(),
             retries: RETRY_NEVER,
             backoff: RetryBackoff::Fixed,
             timeout: None,
             weight: 1,
             priority: 0,
+            defined_by: String::new(),
         }
     }
 
@@ -132,7 +135,20 @@ impl WorkSpec {
 
     /// The name of the work.
     pub fn name(&self) -> &str {
-        self.work.name()
+        self.work.as_ref().map_or("", |work| work.name())
+    }
+
+    /// Says what the item does, where its work [cannot](Work::definition): any text that changes when the
+    /// meaning does. A journal skips only what has not changed.
+    pub fn defined_by(mut self, text: impl Into<String>) -> Self {
+        self.defined_by = text.into();
+        self
+    }
+
+    /// What the item does, by its own words and by [`defined_by`](Self::defined_by).
+    pub(crate) fn definition(&self) -> String {
+        let own = self.work.as_ref().map(|work| work.definition()).unwrap_or_default();
+        if self.defined_by.is_empty() { own } else { format!("{:?}", (own, &self.defined_by)) }
     }
 }
 

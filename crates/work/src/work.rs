@@ -54,11 +54,12 @@ impl fmt::Display for WorkId {
 /// | cancelled after it had started | `on_abort`, `on_reset` |
 ///
 /// While a hook runs, the item's state still reads as it was before; only the first `on_reset` sees
-/// `Running`, since the item has its slot by then. An item that is cancelled before it ever started gets
-/// no hook: there is nothing to clean up.
+/// `Running`, since the item has its slot by then. No hook is called for an item that is cancelled before
+/// it ever started, as there is nothing to clean up, nor for one whose run was dropped, as there is nobody
+/// to call it. A cancel request that arrives while the hooks of a failure run is followed by `on_abort`.
 #[async_trait]
 pub trait Work: Send {
-    /// A stable name, for people and for the journal. Read once, when the item is added.
+    /// A stable name, for people and for the journal.
     fn name(&self) -> &str;
 
     /// Makes one attempt, or one step of it, and says what became of it.
@@ -69,7 +70,8 @@ pub trait Work: Send {
 
     /// What the item does, in any text that changes when its meaning changes: parameters, a version, a
     /// hash of its input. A journal skips an item only if name, definition and dependencies are as they
-    /// were.
+    /// were. What cannot know it by itself, a closure say, gets it by
+    /// [`WorkSpec::defined_by`](crate::WorkSpec::defined_by).
     fn definition(&self) -> String {
         String::new()
     }
@@ -86,7 +88,7 @@ pub trait Work: Send {
     /// The item has failed for good.
     fn on_failure_raise(&mut self) {}
 
-    /// The item was cancelled: put away what is half done. It stays `Aborting` until this returns.
+    /// The item was cancelled: put away what is half done. It does not end before this returns.
     async fn on_abort(&mut self) {}
 }
 
@@ -190,7 +192,6 @@ pub struct Progress {
 #[derive(Debug)]
 pub struct FnWork<F> {
     name: String,
-    definition: String,
     function: F,
 }
 
@@ -212,15 +213,7 @@ where
     Fut: Future<Output = O> + Send,
     O: IntoOutcome,
 {
-    FnWork { name: name.into(), definition: String::new(), function }
-}
-
-impl<F> FnWork<F> {
-    /// Sets the [definition](Work::definition), which a closure cannot have by itself.
-    pub fn with_definition(mut self, definition: impl Into<String>) -> Self {
-        self.definition = definition.into();
-        self
-    }
+    FnWork { name: name.into(), function }
 }
 
 #[async_trait]
@@ -237,10 +230,6 @@ where
     async fn run(&mut self, ctx: WorkContext) -> WorkOutcome {
         let future = (self.function)(ctx);
         future.await.into_outcome()
-    }
-
-    fn definition(&self) -> String {
-        self.definition.clone()
     }
 }
 

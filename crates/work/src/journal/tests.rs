@@ -8,7 +8,7 @@ use super::*;
 
 fn record(name: &str, output: Option<&str>) -> JournalRecord {
     let fingerprint = Fingerprint::of(name, "", None, std::iter::empty());
-    JournalRecord { fingerprint, name: name.to_owned(), output: output.map(str::to_owned) }
+    JournalRecord::Done { fingerprint, name: name.to_owned(), output: output.map(str::to_owned) }
 }
 
 fn folder() -> (TempDir, PathBuf) {
@@ -30,11 +30,13 @@ fn read(path: &Path) -> Vec<JournalRecord> {
 #[test]
 fn records_come_back_as_they_were_written() {
     let (_folder, path) = folder();
-    let records = [record("plain", None), record("with \"output\"\n", Some("{\"a\": [1, 2]}"))];
+    let fingerprint = Fingerprint::of("undone", "", None, std::iter::empty());
+    let undone = JournalRecord::Undone { fingerprint, name: "undone".to_owned() };
+    let records = [record("plain", None), undone, record("with \"output\"\n", Some("{\"a\": [1, 2]}"))];
     write(&path, &records);
     assert_eq!(read(&path), records);
     write(&path, &[record("later", None)]);
-    assert_eq!(read(&path).len(), 3);
+    assert_eq!(read(&path).len(), 4);
 }
 
 #[test]

@@ -9,6 +9,9 @@ use super::ready::Head;
 use super::{Chore, Errand, Index, Machine, Start, add_nanos};
 use crate::{Wait, WorkState};
 
+/// The error of an item whose future was dropped under it.
+const DROPPED: &str = "its run was dropped";
+
 /// Whose turn it is, and in which queue it stands.
 pub(super) enum Next {
     Urgent(Index),
@@ -139,10 +142,10 @@ impl Machine {
         self.cancel_children(index);
         self.run_chores();
         if self.node(index).live_children() > 0 {
-            self.node_mut(index).extra_mut().closing = Some(Ending::Abort(None));
+            self.node_mut(index).extra_mut().closing = Some(Ending::Abort(Some(DROPPED.to_owned())));
             return;
         }
-        self.end(index, WorkState::Cancelled, Some("its run was dropped".to_owned()));
+        self.end(index, WorkState::Cancelled, Some(DROPPED.to_owned()));
         self.run_chores();
     }
 
@@ -151,7 +154,9 @@ impl Machine {
     pub(crate) fn wake(&mut self, index: Index) -> bool {
         let node = self.node_mut(index);
         match node.state {
-            WorkState::Waiting if !node.queued => self.resume(index),
+            // It may have been called already, and wait for a slot.
+            WorkState::Waiting if node.queued => {}
+            WorkState::Waiting => self.resume(index),
             WorkState::Running if node.held => node.woken = true,
             _ => return false,
         }
@@ -280,6 +285,7 @@ impl Machine {
         let extra = node.extra_mut();
         extra.error = Some(error);
         extra.retrying = true;
+        extra.status_of = None;
         self.retries_left -= 1;
         self.shift(index, WorkState::Waiting);
         self.set_timer(index, now + delay);

@@ -22,6 +22,10 @@ impl Machine {
         if !node.state.is_terminal() {
             return Err(WorkError::NotFinished { item: node.name.to_string() });
         }
+        self.check_parent(parent, &node.name)?;
+        if let Some(path) = self.dependencies(child).find_map(|on| self.path(on, parent)) {
+            return Err(self.cycle(&node.name, &path));
+        }
         self.disown(child);
         self.node_mut(child).parent = parent;
         self.node_mut(parent).extra_mut().children.push(child);
@@ -34,7 +38,7 @@ impl Machine {
         self.node(parent).extra().map_or(&[], |extra| &extra.children)
     }
 
-    /// Ends the bond with the children of the attempt before. They are all finished.
+    /// Ends the bond with the children of the attempt before.
     pub(super) fn detach_children(&mut self, parent: Index) {
         let Some(extra) = &mut self.node_mut(parent).extra else { return };
         let children = std::mem::take(&mut extra.children);
@@ -42,6 +46,17 @@ impl Machine {
         for child in children {
             self.node_mut(child).parent = Index::NONE;
         }
+    }
+
+    /// Lets go of all finished children of the present attempt, and says which.
+    pub(crate) fn disown_finished(&mut self, parent: Index) -> Vec<Index> {
+        let Some(extra) = &mut self.node_mut(parent).extra else { return Vec::new() };
+        let children = std::mem::take(&mut extra.children);
+        let (finished, live): (Vec<Index>, Vec<Index>) =
+            children.into_iter().partition(|child| self.node(*child).state.is_terminal());
+        self.node_mut(parent).extra_mut().children = live;
+        finished.iter().for_each(|child| self.node_mut(*child).parent = Index::NONE);
+        finished
     }
 
     /// Takes a finished child out of its parent's list; what it counted for stays counted.
@@ -79,6 +94,7 @@ impl Machine {
         let node = self.node_mut(parent);
         let family = &mut node.extra_mut().family;
         family.live -= 1;
+        let first_failure = failed && family.first_failure.is_none();
         match failure {
             None => family.succeeded += 1,
             Some(words) => _ = family.first_failure.get_or_insert(words),
@@ -86,18 +102,18 @@ impl Machine {
         node.child_ended = true;
         node.child_failed |= failed;
         if node.is_closing() {
-            self.advance_closing(parent);
+            self.advance_closing(parent, first_failure);
         } else if node.state == WorkState::Waiting && !node.queued && self.children_end_the_wait(parent) {
             self.resume(parent);
         }
     }
 
     /// A parent that has decided how to end looks again, now that one more child is gone.
-    fn advance_closing(&mut self, parent: Index) {
+    fn advance_closing(&mut self, parent: Index, first_failure: bool) {
         let extra = self.node_mut(parent).extra_mut();
         if extra.family.live == 0 {
             self.enqueue_urgently(parent);
-        } else if extra.closing == Some(Ending::Success) && extra.family.first_failure.is_some() {
+        } else if extra.closing == Some(Ending::Success) && first_failure {
             // Its success is out of reach: the siblings need not go on. What it ends with instead is
             // decided when the last of them has ended.
             self.cancel_children(parent);
@@ -126,6 +142,7 @@ impl Machine {
         let node = self.node(index);
         let failure = node.extra().and_then(|extra| extra.family.first_failure.clone());
         match (ending, failure) {
+            (Ending::Success, Some(error)) if node.state.is_aborting() => Ending::Abort(Some(error)),
             (Ending::Success, Some(error)) if node.retries_left > 0 => {
                 Ending::Retry { delay: Duration::ZERO, error }
             }

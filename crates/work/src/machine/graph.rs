@@ -94,13 +94,17 @@ impl Machine {
         if !node.state.is_terminal() {
             return Err(WorkError::NotFinished { item: node.name.to_string() });
         }
+        self.check_not_aborting(&node.name)?;
+        if let Some(path) = self.dependencies(index).find_map(|on| self.path(on, index)) {
+            return Err(self.cycle(&node.name, &path[..path.len() - 1]));
+        }
         self.reopen(index);
         let mut reopened = vec![index];
         while let Some(index) = reopened.pop() {
             for dependent in self.dependents_of(index) {
                 match self.node(dependent).state {
                     WorkState::Pending => self.recount(dependent),
-                    WorkState::Blocked if !self.dependencies(dependent).any(|dep| self.ended_badly(dep)) => {
+                    WorkState::Blocked if self.could_reopen(dependent) => {
                         self.reopen(dependent);
                         reopened.push(dependent);
                     }
@@ -122,7 +126,8 @@ impl Machine {
             return Err(WorkError::NotFinished { item: node.name.to_string() });
         }
         let unfinished = |dependent: &Index| !self.node(*dependent).state.is_terminal();
-        if let Some(dependent) = self.edges.dependents(node.dependents).find(unfinished) {
+        let needed_by = self.edges.dependents(node.dependents).chain(node.parent()).find(unfinished);
+        if let Some(dependent) = needed_by {
             let (item, dependent) = (node.name.to_string(), self.node(dependent).name.to_string());
             return Err(WorkError::StillNeeded { item, dependent });
         }
@@ -180,23 +185,33 @@ impl Machine {
     }
 
     fn check_open(&self, item: &NewItem<'_>) -> Result<(), WorkError> {
-        let refuse = |owner: String| Err(WorkError::Aborting { item: item.name.to_string(), owner });
-        if self.aborting {
-            return refuse("the scheduler".to_owned());
+        self.check_not_aborting(&item.name)?;
+        item.parent.map_or(Ok(()), |parent| self.check_parent(parent, &item.name))
+    }
+
+    fn check_not_aborting(&self, item: &str) -> Result<(), WorkError> {
+        if !self.aborting {
+            return Ok(());
         }
-        match item.parent.map(|parent| self.node(parent)) {
-            Some(parent) if parent.state.is_aborting() => refuse(format!("'{}'", parent.name)),
-            Some(parent) if !parent.held => {
-                let (item, parent) = (item.name.to_string(), parent.name.to_string());
-                Err(WorkError::ParentNotRunning { item, parent })
-            }
-            _ => Ok(()),
+        Err(WorkError::Aborting { item: item.to_owned(), owner: "the scheduler".to_owned() })
+    }
+
+    /// Refuses children to a parent that winds down or is not in its turn.
+    pub(super) fn check_parent(&self, parent: Index, child: &str) -> Result<(), WorkError> {
+        let parent = self.node(parent);
+        if parent.state.is_aborting() {
+            return Err(WorkError::Aborting { item: child.to_owned(), owner: format!("'{}'", parent.name) });
         }
+        if !parent.held {
+            let (item, parent) = (child.to_owned(), parent.name.to_string());
+            return Err(WorkError::ParentNotRunning { item, parent });
+        }
+        Ok(())
     }
 
     /// The items along which `from` waits for `to`, through dependencies or through children; both
     /// ends included.
-    fn path(&self, from: Index, to: Index) -> Option<Vec<Index>> {
+    pub(super) fn path(&self, from: Index, to: Index) -> Option<Vec<Index>> {
         let mut came_from = HashMap::from([(from, from)]);
         let mut stack = vec![from];
         while let Some(mut at) = stack.pop() {
@@ -210,7 +225,8 @@ impl Machine {
                 return Some(path);
             }
             for next in self.dependencies(at).chain(self.children(at).iter().copied()) {
-                if !self.node(next).state.is_terminal() && !came_from.contains_key(&next) {
+                let waits = next == to || !self.node(next).state.is_terminal();
+                if waits && !came_from.contains_key(&next) {
                     came_from.insert(next, at);
                     stack.push(next);
                 }
@@ -219,7 +235,7 @@ impl Machine {
         None
     }
 
-    fn cycle(&self, item: &str, path: &[Index]) -> WorkError {
+    pub(super) fn cycle(&self, item: &str, path: &[Index]) -> WorkError {
         let between = path.iter().map(|index| self.node(*index).name.to_string());
         let ends = || std::iter::once(item.to_owned());
         WorkError::Cycle { path: ends().chain(between).chain(ends()).collect() }
@@ -312,6 +328,11 @@ impl Machine {
         self.retries_left += u64::from(spent);
         self.child_reopened(index);
         self.recount(index);
+    }
+
+    /// Whether nothing that a blocked item depends on keeps it from running, or waits for it.
+    fn could_reopen(&self, index: Index) -> bool {
+        !self.dependencies(index).any(|on| self.ended_badly(on) || self.path(on, index).is_some())
     }
 
     fn dependents_of(&self, index: Index) -> Vec<Index> {

@@ -65,6 +65,7 @@ pub(crate) enum Errand {
 pub(crate) struct Change {
     pub(crate) index: Index,
     pub(crate) state: WorkState,
+    pub(crate) attempt: u32,
 }
 
 /// See the module's documentation.
@@ -255,7 +256,8 @@ impl Machine {
         self.counts[from as usize] -= 1;
         self.counts[to as usize] += 1;
         if self.record_all || (node.watched && to.is_terminal()) {
-            self.changes.push(Change { index, state: to });
+            let attempt = if to == WorkState::Pending { 0 } else { node.attempts };
+            self.changes.push(Change { index, state: to, attempt });
         }
     }
 }

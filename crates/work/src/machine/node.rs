@@ -7,7 +7,7 @@ use dragnet_ambient::Monotonic;
 
 use super::Index;
 use super::edges::{Dependencies, Dependents};
-use crate::{ChildWait, Progress, RetryBackoff, Wait, WorkState};
+use crate::{ChildWait, Progress, RetryBackoff, Wait, WorkId, WorkState};
 
 /// The number of the slot in which an item runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub(crate) struct Extra {
     pub(crate) error: Option<String>,
     pub(crate) progress: Option<Progress>,
     pub(crate) note: Option<String>,
-    pub(crate) status_of: Option<Index>,
+    pub(crate) status_of: Option<WorkId>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) backoff: RetryBackoff,
     pub(super) children: Vec<Index>,

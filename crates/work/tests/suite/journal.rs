@@ -24,7 +24,7 @@ fn counted(name: &str, definition: &str, runs: &Arc<AtomicU32>) -> WorkSpec {
         runs.fetch_add(1, Ordering::SeqCst);
         async {}
     });
-    WorkSpec::new(work.with_definition(definition))
+    WorkSpec::new(work).defined_by(definition)
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,7 +87,7 @@ async fn durable_outputs_survive_and_items_with_others_run_again() {
             assert_eq!(ctx.durable_output::<Vec<String>>(durable).unwrap(), ["kept"]);
             assert_eq!(*ctx.output::<u64>(fleeting).unwrap(), 41);
         });
-        let sink = WorkSpec::new(sink.with_definition(round.to_string())).after([durable, fleeting]);
+        let sink = WorkSpec::new(sink).defined_by(round.to_string()).after([durable, fleeting]);
         let sink = scheduler.add(sink).unwrap();
         scheduler.run_until_done().await;
         assert_eq!((state(&scheduler, sink), error(&scheduler, sink)), (WorkState::Success, String::new()));
@@ -104,7 +104,7 @@ async fn children_are_skipped_too_and_a_restart_really_runs() {
     for round in 1..=2 {
         let mut scheduler = journalled(&path);
         let (runs_in, done_in) = (Arc::clone(&runs), Arc::clone(&done));
-        let batch = BatchWork::new("batch", 3, move || {
+        let batch = BatchWork::new("batch", 1, move || {
             let (runs, done) = (Arc::clone(&runs_in), Arc::clone(&done_in));
             (0..10_u32).map(move |n| {
                 let (runs, done) = (Arc::clone(&runs), Arc::clone(&done));
