@@ -342,9 +342,9 @@ impl Seat {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// The next turn begins.
+    /// The next turn begins. Called under the scheduler's lock, which orders it.
     pub(crate) fn open(&self) {
-        self.closed.store(false, Ordering::SeqCst);
+        self.closed.store(false, Ordering::Relaxed);
     }
 
     /// False if the turn is over.

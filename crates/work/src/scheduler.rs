@@ -232,8 +232,11 @@ impl<'a> Run<'a> {
             }
             inner.machine.fail_fast = on_failure == OnFailure::FailFast;
             let runtime = tokio::runtime::Handle::current();
+            inner.runs_begun += 1;
+            let number = inner.runs_begun;
             inner.run = Some(ActiveRun {
                 runtime,
+                number,
                 teardown: Cancel::new(),
                 alarm: None,
                 watch: None,

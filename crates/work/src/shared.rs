@@ -89,13 +89,13 @@ pub struct WorkEnd {
 /// See the module's documentation.
 pub(crate) struct Inner {
     pub(crate) machine: Machine,
-    /// By index. Empty while the item is in a slot.
-    works: Table<Option<Box<dyn Work>>>,
+    works: Shelf,
     seats: Vec<Arc<Seat>>,
     free_seats: Vec<Slot>,
     /// Slots in use whose items are [quick](QUICK_NS).
     quick_slots: u32,
     pub(crate) run: Option<ActiveRun>,
+    pub(crate) runs_begun: u64,
     pub(crate) events: Option<EventSink>,
     watchers: HashMap<Index, Vec<oneshot::Sender<WorkEnd>>>,
     outputs: HashMap<Index, Output>,
@@ -109,10 +109,14 @@ pub(crate) struct Inner {
     trash: Vec<Trash>,
 }
 
+/// The work objects, by index. A place is empty while its item is in a slot.
+type Shelf = Table<Option<Box<dyn Work>>>;
+
 /// See [`Inner::trash`]. Nothing is ever done with it but to drop it.
 #[expect(dead_code, reason = "kept only to be dropped")]
 enum Trash {
     Work(Box<dyn Work>),
+    Works(Shelf),
     Output(Output),
 }
 
@@ -133,6 +137,8 @@ impl NewWork {
 #[derive(Debug)]
 pub(crate) struct ActiveRun {
     pub(crate) runtime: runtime::Handle,
+    /// Tells this run from others.
+    pub(crate) number: u64,
     /// Cancelled when the run is dropped, to take the slots down with it.
     pub(crate) teardown: Cancel,
     /// The deadline for which the run has set its alarm.
@@ -172,6 +178,7 @@ impl Shared {
             free_seats: Vec::new(),
             quick_slots: 0,
             run: None,
+            runs_begun: 0,
             events,
             watchers: HashMap::new(),
             outputs: HashMap::new(),
@@ -334,10 +341,11 @@ impl Shared {
     /// A slot is torn down with its item in it.
     pub(crate) fn forfeit(self: &Arc<Self>, job: Job, desk: &mut Desk) {
         // No new slots: they would be torn down like this one, each from within the one before.
+        let index = job.index;
         self.update_with(Starting::Not, |inner| {
-            inner.works[job.index.get()] = Some(job.work);
+            inner.shelve(job);
             inner.vacate(desk);
-            inner.machine.forfeit(job.index);
+            inner.machine.forfeit(index);
         });
         // If there is a next run already, it has room for another slot now.
         self.look_again.notify_one();
@@ -365,7 +373,7 @@ impl Shared {
             self.look_again.notify_one();
         }
         for occupant in started {
-            let teardown = occupant.desk.teardown.clone();
+            let teardown = occupant.teardown.clone();
             runtime.spawn(teardown.run_until_cancelled_owned(occupant.work_off()));
         }
         make_stealable(&runtime);
@@ -443,7 +451,8 @@ impl Inner {
 
     fn forget_one(&mut self, index: Index) -> Result<(), WorkError> {
         self.machine.forget(index)?;
-        self.trash.extend(self.works[index.get()].take().map(Trash::Work));
+        let work = self.works.get_mut(index.get()).and_then(Option::take);
+        self.trash.extend(work.map(Trash::Work));
         self.drop_output(index);
         if let Some(identities) = &mut self.identities
             && let Some(identity) = identities.of.remove(&index)
@@ -462,8 +471,7 @@ impl Inner {
 
     /// Lets go of every work object. Nobody will run them, and they may hold handles to us.
     pub(crate) fn drop_works(&mut self) {
-        let left = self.works.iter_mut().filter_map(Option::take);
-        self.trash.extend(left.map(Trash::Work));
+        self.trash.push(Trash::Works(std::mem::take(&mut self.works)));
     }
 
     pub(crate) fn index_of(&self, id: WorkId) -> Result<Index, WorkError> {
@@ -516,7 +524,10 @@ impl Inner {
     }
 
     fn drop_output(&mut self, of: Index) {
-        self.trash.extend(self.outputs.remove(&of).map(Trash::Output));
+        // Most runs have no outputs at all, and even an empty map takes its time to say so.
+        if !self.outputs.is_empty() {
+            self.trash.extend(self.outputs.remove(&of).map(Trash::Output));
+        }
     }
 
     /// Whether the status line of `other` is, in the end, that of `item`.
@@ -552,10 +563,18 @@ impl Inner {
         Verdict::End(Ending::Retry { delay, error })
     }
 
+    /// Puts a work object back. After the scheduler is gone there is no place for it any more.
+    fn shelve(&mut self, job: Job) {
+        match self.works.get_mut(job.index.get()) {
+            Some(place) => *place = Some(job.work),
+            None => self.trash.push(Trash::Work(job.work)),
+        }
+    }
+
     /// Puts the slot's item back on its shelf and takes the next.
     fn turn_over(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Monotonic) {
         if let Some(job) = desk.job.take() {
-            self.works[job.index.get()] = Some(job.work);
+            self.shelve(job);
         }
         if !desk.seat.is_fresh() {
             desk.seat = Arc::new(Seat::new(Arc::downgrade(shared)));
@@ -563,7 +582,8 @@ impl Inner {
         }
         let others_are_quick = desk.pace.is_quick() && self.quick_slots > 1;
         // A slot of a run that is over must not take items of the next one down with it.
-        let stops = others_are_quick || desk.teardown.is_cancelled();
+        let outlived = self.run.as_ref().is_none_or(|run| run.number != desk.run_number);
+        let stops = others_are_quick || outlived;
         desk.seat.open();
         desk.job = if stops { None } else { self.next_job(now) };
         match &desk.job {
@@ -609,12 +629,12 @@ impl Inner {
         let now = shared.clock.now();
         while let Some(job) = self.next_job(now) {
             let Some(run) = &self.run else { break };
-            let teardown = run.teardown.clone();
+            let (teardown, run_number) = (run.teardown.clone(), run.number);
             let slot = self.take_seat(shared);
             self.machine.seat(job.index, slot);
             let seat = Arc::clone(&self.seats[slot.0 as usize]);
-            let desk = Desk { slot, seat, job: Some(job), pace: Pace::UNKNOWN, teardown, journalled };
-            started.push(Occupant { shared: Arc::clone(shared), desk });
+            let desk = Desk { slot, seat, job: Some(job), pace: Pace::UNKNOWN, run_number, journalled };
+            started.push(Occupant { shared: Arc::clone(shared), desk, teardown });
         }
         started
     }

@@ -43,6 +43,8 @@ impl Job {
 pub(crate) struct Occupant {
     pub(crate) shared: Arc<Shared>,
     pub(crate) desk: Desk,
+    /// Cancelled with the run that the slot belongs to.
+    pub(crate) teardown: Cancel,
 }
 
 /// Where one item lies after the other.
@@ -51,8 +53,8 @@ pub(crate) struct Desk {
     pub(crate) seat: Arc<Seat>,
     pub(crate) job: Option<Job>,
     pub(crate) pace: Pace,
-    /// Cancelled with the run that the slot belongs to.
-    pub(crate) teardown: Cancel,
+    /// The run that the slot belongs to.
+    pub(crate) run_number: u64,
     pub(crate) journalled: bool,
 }
 

@@ -40,6 +40,10 @@ impl<T> Table<T> {
         self.chunks.get(at / CHUNK)?.get(at % CHUNK)
     }
 
+    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+        self.chunks.get_mut(at / CHUNK)?.get_mut(at % CHUNK)
+    }
+
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.chunks.iter_mut().flatten()
     }
