@@ -37,7 +37,7 @@ const PACE_NS_MAX: u32 = 4 * QUICK_NS;
 pub(crate) struct Pace(u32);
 
 impl Pace {
-    /// Of a new slot: two quick items show that it is quick.
+    /// Of a slot that is new or was held up: one quick item shows that it is quick.
     const UNKNOWN: Self = Self(QUICK_NS);
 
     fn after(self, elapsed: Duration) -> Self {
@@ -226,6 +226,13 @@ impl Shared {
         self.unattended.load(Ordering::Relaxed)
     }
 
+    /// The item of a slot pauses, so others cannot rely on the slot to come back soon.
+    pub(crate) fn slow_down(self: &Arc<Self>, pace: &mut Pace) {
+        if pace.is_quick() {
+            self.update(|inner| inner.set_pace(pace, Pace::UNKNOWN));
+        }
+    }
+
     /// Starts slots for work that was left waiting.
     pub(crate) fn attend(self: &Arc<Self>) {
         if self.is_unattended() {
@@ -331,7 +338,8 @@ impl Shared {
         if failed {
             inner.drop_output(index);
         }
-        inner.set_pace(desk, desk.pace.after(elapsed));
+        let pace = desk.pace.after(elapsed);
+        inner.set_pace(&mut desk.pace, pace);
         let starting = if desk.pace.is_quick() { Starting::Later } else { Starting::Now };
         inner.turn_over(self, desk, now);
         self.follow_up(inner, starting);
@@ -592,13 +600,13 @@ impl Inner {
         }
     }
 
-    fn set_pace(&mut self, desk: &mut Desk, pace: Pace) {
-        self.quick_slots = self.quick_slots + u32::from(pace.is_quick()) - u32::from(desk.pace.is_quick());
-        desk.pace = pace;
+    fn set_pace(&mut self, of: &mut Pace, pace: Pace) {
+        self.quick_slots = self.quick_slots + u32::from(pace.is_quick()) - u32::from(of.is_quick());
+        *of = pace;
     }
 
     fn vacate(&mut self, desk: &mut Desk) {
-        self.set_pace(desk, Pace::UNKNOWN);
+        self.set_pace(&mut desk.pace, Pace::UNKNOWN);
         self.free_seats.push(desk.slot);
     }
 

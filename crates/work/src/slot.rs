@@ -101,7 +101,8 @@ impl Occupant {
                     if first && self.desk.journalled {
                         announce_rerun(job, &self.shared);
                     }
-                    let result = run(job, first, &self.shared, &self.desk.seat).await;
+                    let (seat, pace) = (&self.desk.seat, &mut self.desk.pace);
+                    let result = run(job, first, &self.shared, seat, pace).await;
                     judge(result, self.desk.seat.is_cancelled(), job)
                 }
             };
@@ -133,6 +134,8 @@ impl Occupant {
     }
 
     async fn settle(&mut self, mut verdict: Verdict) {
+        // The hooks may pause.
+        self.shared.slow_down(&mut self.desk.pace);
         loop {
             if let Verdict::End(ending) = verdict {
                 let Some(ending) = self.close(ending).await else { return };
@@ -197,10 +200,10 @@ async fn run(
     first: bool,
     shared: &Arc<Shared>,
     seat: &Arc<Seat>,
+    pace: &mut Pace,
 ) -> Result<WorkOutcome, String> {
     let running = guarded(|| start(job, first, shared, seat))?;
-    // While this item pauses, others need not wait for it.
-    guarded_future(running, || shared.attend()).await
+    guarded_future(running, || shared.slow_down(pace)).await
 }
 
 /// Calls `run`, with everything around it that the item asks for.
@@ -314,7 +317,7 @@ fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(panic_message)
 }
 
-async fn guarded_future<F: Future>(future: F, on_pause: impl Fn()) -> Result<F::Output, String> {
+async fn guarded_future<F: Future>(future: F, mut on_pause: impl FnMut()) -> Result<F::Output, String> {
     let mut future = pin!(future);
     std::future::poll_fn(|cx| match guarded(|| future.as_mut().poll(cx)) {
         Ok(Poll::Pending) => {

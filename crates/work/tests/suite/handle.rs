@@ -9,7 +9,7 @@ use dragnet_work::{
     WorkState, WorkWithCallback, work_fn,
 };
 
-use crate::kit::{Probe, Stopwatch, error, scheduler, settle, spec, state, watched_scheduler};
+use crate::kit::{Probe, Stopwatch, error, pass, scheduler, settle, spec, state, watched_scheduler};
 
 use WorkState::{Blocked, Cancelled, Failed, Pending, Success, Waiting};
 
@@ -350,4 +350,25 @@ async fn a_long_computation_does_not_keep_others_from_starting() {
         scheduler.add(WorkSpec::new(work).after(quick.iter().copied())).unwrap();
     }
     assert!(scheduler.run_until_done().await.all_succeeded());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_was_quick_and_now_pauses_keeps_nobody_waiting() {
+    // On one thread: quick items, then one that pauses for an hour, and one that asks to be run again at
+    // once, which the run itself has to see to.
+    let mut scheduler = scheduler(2);
+    let quick: Vec<_> = (0..100).map(|n| scheduler.add(ok(&n.to_string())).unwrap()).collect();
+    let hour = work_fn("hour", async |_| pass(Duration::from_secs(3600)).await);
+    scheduler.add(WorkSpec::new(hour).after(quick.iter().copied())).unwrap();
+    let (again, _) = Probe::new("again", |at, _| match at {
+        100 => WorkOutcome::Success,
+        _ => WorkOutcome::wait_for(Duration::ZERO),
+    });
+    let again = scheduler.add(spec(again).after(quick)).unwrap();
+    let handle = scheduler.handle();
+    let began = Stopwatch::start();
+    let run = tokio::spawn(async move { scheduler.run_until_done().await });
+    handle.wait(again).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    run.await.unwrap();
 }
