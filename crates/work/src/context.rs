@@ -1,7 +1,6 @@
 //! [`WorkContext`]: what a running item knows of its scheduler and may ask of it.
 
 use std::any::Any;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
@@ -79,31 +78,27 @@ impl WorkContext {
     ///
     /// Usually followed by [`WorkOutcome::wait_for_children`]. Refused while this item is being aborted.
     pub fn add_child(&self, spec: WorkSpec) -> Result<WorkId, WorkError> {
-        let shared = self.scheduler().ok_or(WorkError::UnknownItem(self.id))?;
-        let mut new = shared.prepare_new(spec);
-        self.on_self(|inner, me| {
-            self.expect_children(inner, me, &new.name())?;
-            let child = inner.add(&mut new, Some(me))?;
-            Ok(inner.machine.id_of(child))
-        })
+        self.scheduler().ok_or(WorkError::UnknownItem(self.id))?.add(spec, Some(self))
     }
 
     /// Runs a finished item again, with fresh retries, as a child of this attempt.
     pub fn restart_child(&self, child: WorkId) -> Result<(), WorkError> {
-        self.on_self(|inner, me| {
+        self.on_self(|inner, _| {
             let index = inner.index_of(child)?;
-            self.expect_children(inner, me, &inner.machine.node(index).name)?;
+            let me = self.as_parent(inner, inner.machine.name(index))?;
             inner.machine.restart_child(me, index)
         })
     }
 
-    /// Announces children to the slot, or refuses them if its turn is over.
-    fn expect_children(&self, inner: &Inner, me: Index, child: &dyn fmt::Display) -> Result<(), WorkError> {
+    /// This item as the parent of a new child, of which the slot learns by this. Refused when its turn is
+    /// over.
+    pub(crate) fn as_parent(&self, inner: &Inner, child: &str) -> Result<Index, WorkError> {
+        let me = inner.index_of(self.id)?;
         if self.seat.expect_children() {
-            return Ok(());
+            return Ok(me);
         }
-        let parent = inner.machine.node(me).name.to_string();
-        Err(WorkError::ParentNotRunning { item: child.to_string(), parent })
+        let parent = inner.machine.name(me).to_owned();
+        Err(WorkError::ParentNotRunning { item: child.to_owned(), parent })
     }
 
     /// The children of this attempt, in numbers.

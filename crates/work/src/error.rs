@@ -14,6 +14,12 @@ pub enum WorkError {
     /// No item has this id: it was never given out, or the item was forgotten.
     #[error("there is no work item {0}")]
     UnknownItem(WorkId),
+    /// Four thousand million items, or four gigabytes of names, are more than a scheduler can hold.
+    #[error("'{item}' was not added: the scheduler is full; forget finished items")]
+    Full {
+        /// The item that was to be added.
+        item: String,
+    },
     /// A dependency names no item.
     #[error("'{item}' depends on work item {dependency}, which does not exist")]
     UnknownDependency {

@@ -40,11 +40,7 @@ impl WorkHandle {
 
     /// Adds an item with all its settings.
     pub fn add(&self, spec: WorkSpec) -> Result<WorkId, WorkError> {
-        let mut new = self.shared.prepare_new(spec);
-        self.shared.update(|inner| {
-            let index = inner.add(&mut new, None)?;
-            Ok(inner.machine.id_of(index))
-        })
+        self.shared.add(spec, None)
     }
 
     /// Makes an item that has not started wait for one more.
@@ -52,7 +48,7 @@ impl WorkHandle {
         self.shared.update(|inner| {
             if inner.is_journalled() {
                 let index = inner.index_of(item)?;
-                return Err(WorkError::Journalled { item: inner.machine.node(index).name.to_string() });
+                return Err(WorkError::Journalled { item: inner.machine.name(index).to_owned() });
             }
             inner.machine.add_dependency(item, dependency)
         })

@@ -131,7 +131,7 @@ pub use journal::{FileJournal, Fingerprint, Journal, JournalError, JournalRecord
 pub use scheduler::{OnFailure, RunOptions, RunReport, Until, WorkScheduler, WorkSchedulerConfig};
 pub use sequence::{SequenceWork, WorkSequence};
 pub use shared::WorkEnd;
-pub use snapshot::{WorkDeps, WorkSchedulerMetrics, WorkSnapshot, to_dot, to_mermaid};
+pub use snapshot::{WorkDeps, WorkName, WorkSchedulerMetrics, WorkSnapshot, to_dot, to_mermaid};
 pub use spec::{RETRY_A_FEW, RETRY_A_LOT, RETRY_NEVER, RETRY_ONCE, RetryBackoff, WorkSpec};
 pub use state::WorkState;
 pub use work::{ChildWait, FnWork, IntoOutcome, Progress, Wait, Work, WorkId, WorkOutcome, work_fn};

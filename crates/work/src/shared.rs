@@ -18,7 +18,7 @@ use crate::journal::{Book, Fingerprint, Journal, JournalRecord};
 use crate::machine::{Change, Ending, Errand, Extra, Index, Machine, NewItem, Slot, Table, Verdict};
 use crate::slot::{Desk, Job, Occupant};
 use crate::watch::Watch;
-use crate::{RetryBackoff, Work, WorkError, WorkId, WorkSpec, WorkState};
+use crate::{RetryBackoff, Work, WorkContext, WorkError, WorkId, WorkSpec, WorkState};
 
 /// Items that take less than this are done faster by one slot alone: with two, each would mostly wait
 /// for the other's lock and memory. So of all slots whose items are this quick, only one goes on, and it
@@ -118,19 +118,6 @@ enum Trash {
     Work(Box<dyn Work>),
     Works(Shelf),
     Output(Output),
-}
-
-/// An item to be added, with everything asked of it that only its own code can tell.
-pub(crate) struct NewWork {
-    name: Arc<str>,
-    definition: String,
-    spec: WorkSpec,
-}
-
-impl NewWork {
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
 }
 
 /// Present while somebody drives the scheduler.
@@ -240,11 +227,30 @@ impl Shared {
         }
     }
 
-    /// Asks an item for its name and, if there is a journal, for its definition: user code, so without
-    /// the lock.
-    pub(crate) fn prepare_new(&self, spec: WorkSpec) -> NewWork {
+    /// Adds an item, as a child of the item whose context this is, if one is given.
+    ///
+    /// What only the item's own code can tell is asked before the lock, and what is refused is dropped
+    /// after it: both are user code.
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        mut spec: WorkSpec,
+        parent: Option<&WorkContext>,
+    ) -> Result<WorkId, WorkError> {
         let definition = if self.is_journalled() { spec.definition() } else { String::new() };
-        NewWork { name: spec.name().into(), definition, spec }
+        let name = spec.name();
+        let mut inner = self.lock();
+        let added = match parent {
+            None => inner.add(name, &definition, &spec, None),
+            Some(ctx) => {
+                ctx.as_parent(&inner, name).and_then(|me| inner.add(name, &definition, &spec, Some(me)))
+            }
+        };
+        let id = added.map(|index| {
+            inner.place(index, spec.work.take());
+            inner.machine.id_of(index)
+        });
+        self.follow_up(inner, Starting::Now);
+        id
     }
 
     pub(crate) fn is_journalled(&self) -> bool {
@@ -415,14 +421,18 @@ fn make_stealable(runtime: &runtime::Handle) {
 }
 
 impl Inner {
-    /// Adds an item, with its work object beside it.
-    pub(crate) fn add(&mut self, new: &mut NewWork, parent: Option<Index>) -> Result<Index, WorkError> {
-        let identity = self.identify(new, parent)?;
-        let spec = &new.spec;
+    fn add(
+        &mut self,
+        name: &str,
+        definition: &str,
+        spec: &WorkSpec,
+        parent: Option<Index>,
+    ) -> Result<Index, WorkError> {
+        let identity = self.identify(name, definition, &spec.dependencies, parent)?;
         let special = spec.timeout.is_some() || spec.backoff != RetryBackoff::Fixed;
         let extra = special.then(|| Box::new(Extra::new(spec.timeout, spec.backoff)));
         let index = self.machine.add(NewItem {
-            name: Arc::clone(&new.name),
+            name,
             dependencies: &spec.dependencies,
             parent,
             retries: spec.retries,
@@ -430,17 +440,19 @@ impl Inner {
             priority: spec.priority,
             extra,
         })?;
-        let work = new.spec.work.take();
-        if self.works.len() <= index.get() {
-            self.works.push(work);
-        } else {
-            self.works[index.get()] = work;
-        }
         if let (Some(identities), Some(identity)) = (&mut self.identities, identity) {
             identities.of.insert(index, identity);
             identities.holder.insert(identity, index);
         }
         Ok(index)
+    }
+
+    /// Puts the work object of a new item on the shelf.
+    fn place(&mut self, index: Index, work: Option<Box<dyn Work>>) {
+        match self.works.get_mut(index.get()) {
+            Some(place) => *place = work,
+            None => self.works.push(work),
+        }
     }
 
     /// Drops a finished item, its children with it, and all that is kept of them.
@@ -494,7 +506,7 @@ impl Inner {
         let node = self.machine.node(index);
         WorkEnd {
             id: self.machine.id_of(index),
-            name: Arc::clone(&node.name),
+            name: self.machine.name(index).into(),
             state: node.state,
             error: node.error().map(str::to_owned),
         }
@@ -547,16 +559,22 @@ impl Inner {
         std::iter::successors(Some(other), next).any(|index| index == item)
     }
 
-    fn identify(&self, new: &NewWork, parent: Option<Index>) -> Result<Option<Fingerprint>, WorkError> {
+    fn identify(
+        &self,
+        name: &str,
+        definition: &str,
+        dependencies: &[WorkId],
+        parent: Option<Index>,
+    ) -> Result<Option<Fingerprint>, WorkError> {
         let Some(identities) = &self.identities else { return Ok(None) };
         let of = |index: Index| identities.of.get(&index);
         // An unknown dependency is reported by the machine.
         let known = |id: &WorkId| self.machine.index_of(*id).and_then(of);
-        let dependencies = new.spec.dependencies.iter().filter_map(known);
-        let identity = Fingerprint::of(&new.name, &new.definition, parent.and_then(of), dependencies);
+        let dependencies = dependencies.iter().filter_map(known);
+        let identity = Fingerprint::of(name, definition, parent.and_then(of), dependencies);
         let unfinished = |index: &&Index| !self.machine.node(**index).state.is_terminal();
         if identities.holder.get(&identity).filter(unfinished).is_some() {
-            return Err(WorkError::DuplicateDefinition { item: new.name.to_string() });
+            return Err(WorkError::DuplicateDefinition { item: name.to_owned() });
         }
         Ok(Some(identity))
     }
@@ -663,9 +681,8 @@ impl Inner {
             self.skip_known();
         }
         let start = self.machine.start_next()?;
-        let node = self.machine.node(start.index);
         let work = self.works[start.index.get()].take();
-        let Some(work) = work else { unreachable!("bug: '{}' is ready, but somebody has it", node.name) };
+        let Some(work) = work else { unreachable!("bug: a ready item is in other hands") };
         if matches!(start.errand, Errand::Run { first: true }) {
             // What it gave before a restart is not what it gives now.
             self.drop_output(start.index);
@@ -705,7 +722,7 @@ impl Inner {
             if let Some(events) = &mut self.events {
                 events.send(WorkEvent {
                     id: self.machine.id_of(change.index),
-                    name: Arc::clone(&node.name),
+                    name: self.machine.name(change.index).into(),
                     state: change.state,
                     attempt: change.attempt,
                     missed: 0,

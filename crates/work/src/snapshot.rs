@@ -74,7 +74,7 @@ pub struct WorkSnapshot {
     /// Its id.
     pub id: WorkId,
     /// Its name.
-    pub name: Arc<str>,
+    pub name: WorkName,
     /// Where it stands.
     pub state: WorkState,
     /// Attempts begun since it was added or restarted.
@@ -129,30 +129,69 @@ impl PartialEq for WorkDeps {
 
 impl Eq for WorkDeps {}
 
+/// The name of one item of a snapshot: a part of a text that all its items share.
+#[derive(Clone)]
+pub struct WorkName {
+    all: Arc<String>,
+    start: u32,
+    end: u32,
+}
+
+impl std::ops::Deref for WorkName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.all[self.start as usize..self.end as usize]
+    }
+}
+
+impl std::fmt::Display for WorkName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self)
+    }
+}
+
+impl std::fmt::Debug for WorkName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl PartialEq for WorkName {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for WorkName {}
+
 /// All of `indices`, in their order.
 pub(crate) fn snapshot(machine: &Machine, indices: impl Iterator<Item = Index> + Clone) -> Vec<WorkSnapshot> {
     let most = indices.clone().map(|index| machine.dependencies_at_most(index)).sum();
-    let (mut all, mut ends) = (Vec::with_capacity(most), Vec::new());
+    let (mut ids, mut names, mut ends) = (Vec::with_capacity(most), String::new(), Vec::new());
     for index in indices.clone() {
-        all.extend(machine.dependencies(index).map(|dep| machine.id_of(dep)));
-        ends.push(all.len() as u32);
+        ids.extend(machine.dependencies(index).map(|dep| machine.id_of(dep)));
+        names.push_str(machine.name(index));
+        ends.push((ids.len() as u32, names.len() as u32));
     }
-    let (all, mut start, mut items) = (Arc::new(all), 0, Vec::with_capacity(ends.len()));
+    let (ids, names, mut start) = (Arc::new(ids), Arc::new(names), (0, 0));
+    let mut items = Vec::with_capacity(ends.len());
     for (index, end) in indices.zip(ends) {
-        let deps = WorkDeps { all: Arc::clone(&all), start, end };
-        items.push(WorkSnapshot::of(machine, index, deps));
+        let deps = WorkDeps { all: Arc::clone(&ids), start: start.0, end: end.0 };
+        let name = WorkName { all: Arc::clone(&names), start: start.1, end: end.1 };
+        items.push(WorkSnapshot::of(machine, index, name, deps));
         start = end;
     }
     items
 }
 
 impl WorkSnapshot {
-    fn of(machine: &Machine, index: Index, deps: WorkDeps) -> Self {
+    fn of(machine: &Machine, index: Index, name: WorkName, deps: WorkDeps) -> Self {
         let node = machine.node(index);
         let extra = node.extra();
         Self {
             id: machine.id_of(index),
-            name: Arc::clone(&node.name),
+            name,
             state: node.state,
             attempts: node.attempts,
             retries_left: node.retries_left,
@@ -176,9 +215,9 @@ pub(crate) fn status_line(machine: &Machine, index: Index, now: Monotonic) -> St
         return status_line(machine, other, now);
     }
     let mut line = match (node.retry_at(), extra.and_then(|extra| extra.note.as_deref())) {
-        (Some(at), _) => format!("Retrying in {} sec: {}", at.since(now).as_secs(), node.name),
+        (Some(at), _) => format!("Retrying in {} sec: {}", at.since(now).as_secs(), machine.name(index)),
         (None, Some(note)) if node.state == WorkState::Waiting => note.to_owned(),
-        _ => format!("{}: {}", node.state.status_prefix(), node.name),
+        _ => format!("{}: {}", node.state.status_prefix(), machine.name(index)),
     };
     append_details(&mut line, node);
     line

@@ -97,7 +97,12 @@ impl WorkSpec {
 
     /// Starts only after these have succeeded. May be called repeatedly.
     pub fn after(mut self, dependencies: impl IntoIterator<Item = WorkId>) -> Self {
-        self.dependencies.extend(dependencies);
+        if self.dependencies.is_empty() {
+            // Takes a vector over as it is, which matters where there are many.
+            self.dependencies = dependencies.into_iter().collect();
+        } else {
+            self.dependencies.extend(dependencies);
+        }
         self
     }
 

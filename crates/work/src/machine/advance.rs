@@ -335,12 +335,12 @@ impl Machine {
     }
 
     fn release_dependents(&mut self, index: Index) {
-        let Self { nodes, edges, released, .. } = self;
+        let Self { nodes, edges, unmet, released, .. } = self;
         for dependent in edges.dependents(nodes[index.get()].dependents) {
-            let node = &mut nodes[dependent.get()];
-            if node.state == WorkState::Pending && node.unmet > 0 {
-                node.unmet -= 1;
-                if node.unmet == 0 {
+            let unmet = &mut unmet[dependent.get()];
+            if *unmet > 0 {
+                *unmet -= 1;
+                if *unmet == 0 && nodes[dependent.get()].state == WorkState::Pending {
                     released.push(dependent);
                 }
             }
@@ -361,7 +361,7 @@ impl Machine {
         if self.node(index).state != WorkState::Pending {
             return;
         }
-        let (name, state) = (&self.node(by).name, self.node(by).state);
+        let (name, state) = (self.name(by), self.node(by).state);
         let reason = format!("'{name}' ended as {state}");
         self.end(index, WorkState::Blocked, Some(reason));
     }

@@ -20,11 +20,11 @@ impl Machine {
     pub(crate) fn restart_child(&mut self, parent: Index, child: Index) -> Result<(), WorkError> {
         let node = self.node(child);
         if !node.state.is_terminal() {
-            return Err(WorkError::NotFinished { item: node.name.to_string() });
+            return Err(WorkError::NotFinished { item: self.name(child).to_owned() });
         }
-        self.check_parent(parent, &node.name)?;
+        self.check_parent(parent, self.name(child))?;
         if let Some(path) = self.dependencies(child).find_map(|on| self.path(on, parent)) {
-            return Err(self.cycle(&node.name, &path));
+            return Err(self.cycle(self.name(child), &path));
         }
         self.disown(child);
         self.node_mut(child).parent = parent;
@@ -152,10 +152,10 @@ impl Machine {
     }
 
     fn describe_end(&self, child: Index) -> String {
-        let node = self.node(child);
+        let (node, name) = (self.node(child), self.name(child));
         match node.error() {
-            Some(error) if node.state == WorkState::Failed => format!("'{}' failed: {error}", node.name),
-            _ => format!("'{}' ended as {}", node.name, node.state),
+            Some(error) if node.state == WorkState::Failed => format!("'{name}' failed: {error}"),
+            _ => format!("'{name}' ended as {}", node.state),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Adding items and edges, finding cycles, restarting and forgetting finished items.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use super::edges::{Dependents, Edges};
+use super::names::Name;
 use super::node::{Extra, Node, Slot};
 use super::{Chore, Index, Machine};
 use crate::{WorkError, WorkId, WorkState};
@@ -15,7 +15,7 @@ const COMPACT_AT_LEAST: usize = 1024;
 /// An item to be added, already separated from its work object.
 #[derive(Debug)]
 pub(crate) struct NewItem<'a> {
-    pub(crate) name: Arc<str>,
+    pub(crate) name: &'a str,
     pub(crate) dependencies: &'a [WorkId],
     pub(crate) parent: Option<Index>,
     pub(crate) retries: u32,
@@ -51,8 +51,8 @@ impl Machine {
         let dependencies = self.edges.add(index, on, &mut self.nodes);
         let node = self.node_mut(index);
         node.dependencies = dependencies;
-        node.unmet = outlook.unmet;
         node.extra = item.extra;
+        self.unmet[index.get()] = outlook.unmet;
         if let Some(parent) = item.parent {
             self.adopt(parent, index);
         }
@@ -64,7 +64,7 @@ impl Machine {
     /// Makes an unstarted item wait for one more.
     pub(crate) fn add_dependency(&mut self, item: WorkId, dependency: WorkId) -> Result<(), WorkError> {
         let index = self.index_of(item).ok_or(WorkError::UnknownItem(item))?;
-        let name = || self.node(index).name.to_string();
+        let name = || self.name(index).to_owned();
         let on = self
             .index_of(dependency)
             .ok_or_else(|| WorkError::UnknownDependency { item: name(), dependency })?;
@@ -92,11 +92,11 @@ impl Machine {
     pub(crate) fn restart(&mut self, index: Index) -> Result<(), WorkError> {
         let node = self.node(index);
         if !node.state.is_terminal() {
-            return Err(WorkError::NotFinished { item: node.name.to_string() });
+            return Err(WorkError::NotFinished { item: self.name(index).to_owned() });
         }
-        self.check_not_aborting(&node.name)?;
+        self.check_not_aborting(self.name(index))?;
         if let Some(path) = self.dependencies(index).find_map(|on| self.path(on, index)) {
-            return Err(self.cycle(&node.name, &path[..path.len() - 1]));
+            return Err(self.cycle(self.name(index), &path[..path.len() - 1]));
         }
         self.reopen(index);
         let mut reopened = vec![index];
@@ -123,12 +123,12 @@ impl Machine {
             return Err(WorkError::UnknownItem(self.id_of(index)));
         }
         if !node.state.is_terminal() {
-            return Err(WorkError::NotFinished { item: node.name.to_string() });
+            return Err(WorkError::NotFinished { item: self.name(index).to_owned() });
         }
         let unfinished = |dependent: &Index| !self.node(*dependent).state.is_terminal();
         let needed_by = self.edges.dependents(node.dependents).chain(node.parent()).find(unfinished);
         if let Some(dependent) = needed_by {
-            let (item, dependent) = (node.name.to_string(), self.node(dependent).name.to_string());
+            let (item, dependent) = (self.name(index).to_owned(), self.name(dependent).to_owned());
             return Err(WorkError::StillNeeded { item, dependent });
         }
         self.drop_item(index);
@@ -144,13 +144,13 @@ impl Machine {
         node.forgotten = true;
         node.queued = false;
         node.extra = None;
-        node.name = Arc::from("");
         let (state, retries_left) = (node.state, node.retries_left);
         self.counts[state as usize] -= 1;
         self.retries_left -= u64::from(retries_left);
         self.gone.push(index);
         if self.gone.len() >= COMPACT_AT_LEAST.max(self.total()) {
             self.rebuild_edges();
+            self.rebuild_names();
             self.generations.resize(self.nodes.len(), 0);
             for index in std::mem::take(&mut self.gone) {
                 self.generations[index.get()] += 1;
@@ -161,7 +161,10 @@ impl Machine {
 
     /// Refuses what could never run. Looks at each dependency once: they may be many.
     fn check_new(&self, item: &NewItem<'_>) -> Result<Outlook, WorkError> {
-        let name = || item.name.to_string();
+        let name = || item.name.to_owned();
+        if self.nodes.len() >= Index::NONE.get() || !self.names.has_room_for(item.name) {
+            return Err(WorkError::Full { item: name() });
+        }
         if item.weight == 0 {
             return Err(WorkError::ZeroWeight { item: name() });
         }
@@ -177,7 +180,7 @@ impl Machine {
             };
             if let Some(path) = item.parent.and_then(|parent| self.path(on, parent)) {
                 // The new child closes the circle: it would wait for `on`, and its parent for it.
-                return Err(self.cycle(&item.name, &path));
+                return Err(self.cycle(item.name, &path));
             }
             outlook.note(on, self.node(on).state);
         }
@@ -185,8 +188,8 @@ impl Machine {
     }
 
     fn check_open(&self, item: &NewItem<'_>) -> Result<(), WorkError> {
-        self.check_not_aborting(&item.name)?;
-        item.parent.map_or(Ok(()), |parent| self.check_parent(parent, &item.name))
+        self.check_not_aborting(item.name)?;
+        item.parent.map_or(Ok(()), |parent| self.check_parent(parent, item.name))
     }
 
     fn check_not_aborting(&self, item: &str) -> Result<(), WorkError> {
@@ -198,12 +201,12 @@ impl Machine {
 
     /// Refuses children to a parent that winds down or is not in its turn.
     pub(super) fn check_parent(&self, parent: Index, child: &str) -> Result<(), WorkError> {
-        let parent = self.node(parent);
-        if parent.state.is_aborting() {
-            return Err(WorkError::Aborting { item: child.to_owned(), owner: format!("'{}'", parent.name) });
+        let (node, name) = (self.node(parent), self.name(parent));
+        if node.state.is_aborting() {
+            return Err(WorkError::Aborting { item: child.to_owned(), owner: format!("'{name}'") });
         }
-        if !parent.held {
-            let (item, parent) = (child.to_owned(), parent.name.to_string());
+        if !node.held {
+            let (item, parent) = (child.to_owned(), name.to_owned());
             return Err(WorkError::ParentNotRunning { item, parent });
         }
         Ok(())
@@ -236,19 +239,18 @@ impl Machine {
     }
 
     pub(super) fn cycle(&self, item: &str, path: &[Index]) -> WorkError {
-        let between = path.iter().map(|index| self.node(*index).name.to_string());
+        let between = path.iter().map(|index| self.name(*index).to_owned());
         let ends = || std::iter::once(item.to_owned());
         WorkError::Cycle { path: ends().chain(between).chain(ends()).collect() }
     }
 
     fn place(&mut self, item: &NewItem<'_>) -> Index {
         let node = Node {
-            name: Arc::clone(&item.name),
+            name: self.names.add(item.name),
             extra: None,
             busy_ns: 0,
             dependencies: Default::default(),
             dependents: Dependents::default(),
-            unmet: 0,
             weight: item.weight,
             attempts: 0,
             retries_max: item.retries,
@@ -273,6 +275,7 @@ impl Machine {
             return index;
         }
         self.nodes.push(node);
+        self.unmet.push(0);
         Index(self.nodes.len() as u32 - 1)
     }
 
@@ -289,12 +292,20 @@ impl Machine {
         self.edges = edges;
     }
 
+    /// Writes the names anew, without those of forgotten items.
+    fn rebuild_names(&mut self) {
+        let old = std::mem::take(&mut self.names);
+        for node in self.nodes.iter_mut() {
+            node.name = if node.forgotten { Name::default() } else { self.names.add(old.get(node.name)) };
+        }
+    }
+
     /// Counts anew what an unstarted item waits for, after its dependencies changed under it.
     fn recount(&mut self, index: Index) {
         let mut outlook = Outlook::default();
         self.dependencies(index).for_each(|on| outlook.note(on, self.node(on).state));
+        self.unmet[index.get()] = outlook.unmet;
         let node = self.node_mut(index);
-        node.unmet = outlook.unmet;
         if outlook.unmet > 0 {
             node.queued = false;
         }

@@ -5,13 +5,14 @@
 //! what to start next. Time comes in as a parameter, randomness as ready-made delays.
 //!
 //! Files, in reading order: [`node`] is one item; [`graph`] adds and forgets items; [`advance`] moves
-//! them; [`family`] is the bond between parents and children; `ready`, `edges` and `table` are the
-//! data structures below.
+//! them; [`family`] is the bond between parents and children; `ready`, `edges`, `names` and `table`
+//! are the data structures below.
 
 mod advance;
 mod edges;
 mod family;
 mod graph;
+mod names;
 mod node;
 mod ready;
 mod table;
@@ -26,6 +27,7 @@ use dragnet_ambient::Monotonic;
 
 use self::edges::Edges;
 pub(crate) use self::graph::NewItem;
+use self::names::Names;
 pub(crate) use self::node::{Ending, Extra, Node, Slot, Verdict};
 use self::ready::ReadyQueue;
 pub(crate) use self::table::Table;
@@ -72,6 +74,10 @@ pub(crate) struct Change {
 #[derive(Debug)]
 pub(crate) struct Machine {
     nodes: Table<Node>,
+    /// How many of its dependencies an unstarted item still waits for, by index. Apart from the rest, as
+    /// each end of an item counts many of these down and looks at nothing else.
+    unmet: Table<u32>,
+    names: Names,
     /// How often each place was reused. Empty until the first time, and most never are.
     generations: Vec<u32>,
     free: Vec<Index>,
@@ -115,6 +121,8 @@ impl Machine {
     pub(crate) fn new(capacity: u32) -> Self {
         Self {
             nodes: Table::default(),
+            unmet: Table::default(),
+            names: Names::default(),
             generations: Vec::new(),
             free: Vec::new(),
             gone: Vec::new(),
@@ -154,6 +162,10 @@ impl Machine {
 
     pub(crate) fn node(&self, index: Index) -> &Node {
         &self.nodes[index.get()]
+    }
+
+    pub(crate) fn name(&self, index: Index) -> &str {
+        self.names.get(self.node(index).name)
     }
 
     pub(crate) fn node_mut(&mut self, index: Index) -> &mut Node {
@@ -251,7 +263,11 @@ impl Machine {
     fn shift(&mut self, index: Index, to: WorkState) {
         let node = &mut self.nodes[index.get()];
         let from = node.state;
-        assert!(from.allows(to), "bug: work item '{}' cannot go from {from:?} to {to:?}", node.name);
+        assert!(
+            from.allows(to),
+            "bug: work item '{}' cannot go from {from:?} to {to:?}",
+            self.names.get(node.name)
+        );
         node.state = to;
         self.counts[from as usize] -= 1;
         self.counts[to as usize] += 1;

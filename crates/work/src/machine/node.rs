@@ -1,12 +1,12 @@
 //! One item as the machine sees it. Kept small: a graph may have millions.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use dragnet_ambient::Monotonic;
 
 use super::Index;
 use super::edges::{Dependencies, Dependents};
+use super::names::Name;
 use crate::{ChildWait, Progress, RetryBackoff, Wait, WorkId, WorkState};
 
 /// The number of the slot in which an item runs.
@@ -51,14 +51,12 @@ impl Ending {
 /// An item. What most items never need lives in [`Extra`].
 #[derive(Debug)]
 pub(crate) struct Node {
-    pub(crate) name: Arc<str>,
+    pub(super) name: Name,
     pub(super) extra: Option<Box<Extra>>,
     /// Time spent in slots, over all attempts.
     pub(crate) busy_ns: u64,
     pub(super) dependencies: Dependencies,
     pub(super) dependents: Dependents,
-    /// Dependencies that have not succeeded.
-    pub(super) unmet: u32,
     pub(crate) weight: u32,
     pub(crate) attempts: u32,
     pub(super) retries_max: u32,
@@ -180,6 +178,6 @@ mod tests {
 
     #[test]
     fn a_node_stays_within_its_budget_of_bytes() {
-        assert!(size_of::<Node>() <= 88, "{}", size_of::<Node>());
+        assert!(size_of::<Node>() <= 80, "{}", size_of::<Node>());
     }
 }

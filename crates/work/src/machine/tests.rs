@@ -19,7 +19,7 @@ fn after(seconds: u64) -> Monotonic {
 fn add(machine: &mut Machine, name: &str, dependencies: &[Index]) -> Result<Index, WorkError> {
     let dependencies: Vec<WorkId> = dependencies.iter().map(|index| machine.id_of(*index)).collect();
     let item = NewItem {
-        name: name.into(),
+        name,
         dependencies: &dependencies,
         parent: None,
         retries: 1,
@@ -160,7 +160,7 @@ fn random_step(machine: &mut Machine, held: &mut Vec<Index>, rng: &mut Rng, now:
                 .collect();
             let parent = held.first().copied().filter(|_| rng.chance(40));
             let item = NewItem {
-                name: "x".into(),
+                name: "x",
                 dependencies: &dependencies,
                 parent,
                 retries: 2,
@@ -225,7 +225,7 @@ fn check(machine: &Machine, held: &[Index]) {
         assert_eq!(node.live_children() as usize, live, "children are counted right");
         if node.state == Pending {
             let unmet = machine.dependencies(index).filter(|dep| state(machine, *dep) != Success).count();
-            assert_eq!(node.unmet as usize, unmet, "dependencies are counted right");
+            assert_eq!(machine.unmet[index.get()] as usize, unmet, "dependencies are counted right");
             assert_eq!(node.queued, unmet == 0, "what is ready is queued, and nothing else");
         }
         assert!(node.state != Failed || node.error().is_some());
