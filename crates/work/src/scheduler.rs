@@ -143,7 +143,8 @@ impl WorkScheduler {
     /// Runs until every item has ended.
     ///
     /// Dropping the future stops the run: items that are in a slot at that moment are cancelled, with
-    /// their futures dropped; the others stay as they are, for the next run.
+    /// their futures dropped, unless they were just about to end; the others stay as they are, for the
+    /// next run.
     pub async fn run_until_done(&mut self) -> RunReport {
         self.run(RunOptions::default()).await
     }
@@ -240,6 +241,7 @@ impl<'a> Run<'a> {
                 teardown: Cancel::new(),
                 alarm: None,
                 watch: None,
+                doomed: false,
                 told_done: false,
             });
         });

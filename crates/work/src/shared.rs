@@ -132,6 +132,8 @@ pub(crate) struct ActiveRun {
     pub(crate) alarm: Option<Monotonic>,
     /// Started when it is first needed.
     pub(crate) watch: Option<Watch>,
+    /// Its runtime is going away: what would be started now would be lost at once.
+    pub(crate) doomed: bool,
     /// The run has been told that all is done; it need not be told again until there is more.
     pub(crate) told_done: bool,
 }
@@ -356,9 +358,16 @@ impl Shared {
     pub(crate) fn forfeit(self: &Arc<Self>, job: Job, desk: &mut Desk) {
         // No new slots: they would be torn down like this one, each from within the one before.
         let index = job.index;
+        let by_a_panic = std::thread::panicking();
         self.update_with(Starting::Not, |inner| {
             inner.shelve(job);
             inner.vacate(desk);
+            if let Some(run) = &mut inner.run
+                && run.number == desk.run_number
+            {
+                // Torn down, though nobody has ended the run: its runtime is going away.
+                run.doomed = !by_a_panic;
+            }
             inner.machine.forfeit(index);
         });
         // If there is a next run already, it has room for another slot now.
@@ -676,7 +685,9 @@ impl Inner {
     }
 
     fn next_job(&mut self, now: Monotonic) -> Option<Job> {
-        self.run.as_ref()?;
+        if self.run.as_ref().is_none_or(|run| run.doomed) {
+            return None;
+        }
         if self.identities.is_some() {
             self.skip_known();
         }

@@ -1,14 +1,15 @@
 //! Work that does what a test tells it, and counts what is done to it.
 
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use dragnet_ambient::{Clock as _, Rng, SystemClock};
+use dragnet_ambient::{Clock, Monotonic, Rng, Sleep, SystemClock};
 use dragnet_work::{
-    Work, WorkContext, WorkEvent, WorkId, WorkOutcome, WorkScheduler, WorkSchedulerConfig, WorkSpec,
-    WorkState,
+    FileJournal, JournalError, Work, WorkContext, WorkEvent, WorkHandle, WorkId, WorkOutcome, WorkScheduler,
+    WorkSchedulerConfig, WorkSpec, WorkState,
 };
 use tokio::sync::mpsc;
 
@@ -110,6 +111,53 @@ impl Work for Probe {
     }
 }
 
+type Hook = Box<dyn FnMut(&'static str, &WorkContext) + Send>;
+
+/// Other work, whose hooks are told to a closure, each with the context of the last turn.
+pub(crate) struct Hooked<W> {
+    work: W,
+    context: Option<WorkContext>,
+    hook: Hook,
+}
+
+impl<W: Work> Hooked<W> {
+    pub(crate) fn new(work: W, hook: impl FnMut(&'static str, &WorkContext) + Send + 'static) -> Self {
+        Self { work, context: None, hook: Box::new(hook) }
+    }
+
+    fn tell(&mut self, name: &'static str) {
+        (self.hook)(name, self.context.as_ref().unwrap());
+    }
+}
+
+#[async_trait]
+impl<W: Work> Work for Hooked<W> {
+    fn name(&self) -> &str {
+        self.work.name()
+    }
+
+    async fn run(&mut self, ctx: WorkContext) -> WorkOutcome {
+        self.context = Some(ctx.clone());
+        self.work.run(ctx).await
+    }
+
+    fn on_success(&mut self) {
+        self.tell("success");
+    }
+
+    fn on_failure_retry(&mut self) {
+        self.tell("retry");
+    }
+
+    fn on_failure_raise(&mut self) {
+        self.tell("raise");
+    }
+
+    async fn on_abort(&mut self) {
+        self.tell("abort");
+    }
+}
+
 /// A scheduler with a fixed seed.
 pub(crate) fn scheduler(slots: usize) -> WorkScheduler {
     scheduler_with(WorkSchedulerConfig { max_concurrency: slots, ..Default::default() })
@@ -145,6 +193,11 @@ pub(crate) fn error(scheduler: &WorkScheduler, id: WorkId) -> String {
     scheduler.inspect(id).unwrap().error.unwrap_or_default()
 }
 
+/// The item of this name.
+pub(crate) fn named(handle: &WorkHandle, name: &str) -> WorkId {
+    handle.snapshot().iter().find(|item| &*item.name == name).unwrap().id
+}
+
 pub(crate) fn spec(probe: Probe) -> WorkSpec {
     WorkSpec::new(probe)
 }
@@ -172,5 +225,40 @@ impl Stopwatch {
 
     pub(crate) fn elapsed(&self) -> Duration {
         self.0.now().since_origin()
+    }
+}
+
+/// The system's clock, and how often it was looked at.
+#[derive(Debug, Default)]
+pub(crate) struct WatchedClock(SystemClock, AtomicU64);
+
+impl WatchedClock {
+    pub(crate) fn looks(&self) -> u64 {
+        self.1.load(Ordering::SeqCst)
+    }
+}
+
+impl Clock for WatchedClock {
+    fn now(&self) -> Monotonic {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        self.0.now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        self.0.wall()
+    }
+
+    fn sleep_until(&self, deadline: Monotonic) -> Sleep {
+        self.0.sleep_until(deadline)
+    }
+}
+
+/// A process that is being started, by another test say, has our files for a moment, and their locks.
+pub(crate) fn open_journal(path: &Path) -> FileJournal {
+    loop {
+        match FileJournal::open(path) {
+            Err(JournalError::InUse { .. }) => std::thread::yield_now(),
+            opened => return opened.unwrap(),
+        }
     }
 }

@@ -11,4 +11,4 @@ mod limits;
 mod parity;
 mod pictures;
 mod properties;
-mod review;
+mod regressions;
