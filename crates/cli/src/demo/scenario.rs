@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dragnet_ambient::{Clock as _, SystemClock};
@@ -9,6 +10,7 @@ use dragnet_work::{
     BatchWork, ConditionalWork, WorkContext, WorkError, WorkHandle, WorkId, WorkOutcome, WorkSnapshot,
     WorkSpec, WorkState, work_fn,
 };
+use tokio::sync::Notify;
 
 /// One beat of the demo: long enough to be seen.
 const BEAT: Duration = Duration::from_millis(250);
@@ -25,9 +27,16 @@ pub(crate) struct Scenario {
     /// Waits for a wake-up from outside.
     waiter: WorkId,
     /// Is cancelled while it runs, and stops.
-    victim: WorkId,
+    victim: Begun,
     /// Is cancelled while it runs, and succeeds nevertheless.
-    finisher: WorkId,
+    finisher: Begun,
+}
+
+/// An item, and the moment at which it begins.
+#[derive(Clone)]
+struct Begun {
+    id: WorkId,
+    signal: Arc<Notify>,
 }
 
 impl Scenario {
@@ -49,32 +58,31 @@ impl Scenario {
         plan.add(quick("report all").after([scan_a, scan_b, scan_c]), Blocked, 0, "blocked, transitively")?;
         plan.add(quick("report some").after([scan_a, scan_b]), Success, 1, "needs only what worked")?;
         let waiter = plan.add(waiting("wait for quota"), Success, 1, "sleeps without a slot until woken")?;
-        let after_waiter = waiter;
-        plan.add(conditional(after_waiter, scheduler), Success, 1, "starts once the quota is there")?;
+        plan.add(conditional(waiter, scheduler), Success, 1, "starts once the quota is there")?;
         plan.add(batch(), Success, 1, "six children, two at a time")?;
         plan.add(hopeless("hopeless").retries(2), Failed, 3, "uses up its retries")?;
         plan.add(panicking(), Failed, 1, "a panic is caught")?;
-        let victim = plan.add(endless("endless", WorkOutcome::Cancelled), Cancelled, 1, "cancelled by us")?;
-        let finisher = plan.add(
-            endless("too late", WorkOutcome::Success),
-            Success,
-            1,
-            "cancelled, but it had finished",
-        )?;
+        let (work, signal) = endless("endless", WorkOutcome::Cancelled);
+        let victim = Begun { id: plan.add(work, Cancelled, 1, "cancelled by us")?, signal };
+        let (work, signal) = endless("too late", WorkOutcome::Success);
+        let finisher = Begun { id: plan.add(work, Success, 1, "cancelled, but it had finished")?, signal };
         Ok(Self { expected: plan.expected, waiter, victim, finisher })
     }
 
-    /// Interferes from outside, as a user would.
+    /// Interferes from outside, as a user would. What an earlier run has done already never begins, so none
+    /// of this waits for the rest.
     pub(crate) fn meddle(&self, handle: WorkHandle) -> impl Future<Output = ()> + Send + use<> {
-        let (waiter, victim, finisher) = (self.waiter, self.victim, self.finisher);
+        let (waiter, victim, finisher) = (self.waiter, self.victim.clone(), self.finisher.clone());
         async move {
-            let clock = SystemClock::new();
-            for id in [victim, finisher] {
-                until(&clock, || handle.state(id) == Some(WorkState::Running)).await;
-                handle.cancel(id);
-            }
-            until(&clock, || handle.state(waiter) == Some(WorkState::Waiting)).await;
-            handle.wake(waiter);
+            let cancel = async |item: Begun| {
+                item.signal.notified().await;
+                handle.cancel(item.id);
+            };
+            let wake = async {
+                until(|| handle.state(waiter) == Some(WorkState::Waiting)).await;
+                handle.wake(waiter);
+            };
+            tokio::join!(cancel(victim), cancel(finisher), wake);
         }
     }
 
@@ -153,9 +161,9 @@ async fn take_time(ctx: &WorkContext, beats: u64) -> bool {
     true
 }
 
-async fn until(clock: &SystemClock, mut holds: impl FnMut() -> bool) {
+async fn until(mut holds: impl FnMut() -> bool) {
     while !holds() {
-        clock.sleep(BEAT / 10).await;
+        SystemClock::new().sleep(BEAT / 10).await;
     }
 }
 
@@ -238,15 +246,19 @@ fn panicking() -> WorkSpec {
     }))
 }
 
-/// Runs until it is asked to stop, and then ends with `outcome`.
-fn endless(name: &'static str, outcome: WorkOutcome) -> WorkSpec {
-    WorkSpec::new(work_fn(name, move |ctx: WorkContext| {
+/// Says when it begins, runs until it is asked to stop, and then ends with `outcome`.
+fn endless(name: &'static str, outcome: WorkOutcome) -> (WorkSpec, Arc<Notify>) {
+    let signal = Arc::new(Notify::new());
+    let begun = Arc::clone(&signal);
+    let work = work_fn(name, move |ctx: WorkContext| {
+        begun.notify_one();
         let outcome = outcome.clone();
         async move {
             ctx.cancel_token().cancelled().await;
             outcome
         }
-    }))
+    });
+    (WorkSpec::new(work), signal)
 }
 
 fn done(in_time: bool) -> WorkOutcome {
