@@ -99,25 +99,27 @@
 //! one item after the other and run user code. `ARCHITECTURE.md` walks through it. Left out on purpose:
 //! anything that knows what the work is about, and anything beyond one process.
 
-mod batch;
-mod callback;
-mod command;
-mod conditional;
-mod context;
-mod error;
-mod events;
-mod handle;
-mod journal;
-mod machine;
-mod scheduler;
-mod sequence;
-mod shared;
-mod slot;
-mod snapshot;
+mod work;
 mod spec;
 mod state;
+mod scheduler;
+mod handle;
+mod context;
+mod events;
+mod snapshot;
+mod journal;
+mod sequence;
+mod batch;
+mod conditional;
+mod callback;
+mod command;
+mod error;
+mod machine;
+mod shared;
+mod slot;
+mod pace;
 mod watch;
-mod work;
+mod identities;
 
 pub use batch::BatchWork;
 pub use callback::{CallbackWork, OutcomeCallback, WorkWithCallback};

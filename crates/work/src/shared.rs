@@ -3,7 +3,7 @@
 //!
 //! One lock guards it all. It is held for table work only, never over user code, I/O or spawning.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,41 +14,13 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::context::{Output, Seat};
 use crate::events::{EventSink, WorkEvent};
+use crate::identities::Identities;
 use crate::journal::{Book, Fingerprint, Journal, JournalRecord};
 use crate::machine::{Change, Ending, Errand, Extra, Index, Machine, NewItem, Slot, Table, Verdict};
+use crate::pace::Pace;
 use crate::slot::{Desk, Job, Occupant};
 use crate::watch::Watch;
 use crate::{RetryBackoff, Work, WorkContext, WorkError, WorkId, WorkSpec, WorkState};
-
-/// Items that take less than this are done faster by one slot alone: with two, each would mostly wait
-/// for the other's lock and memory. So of all slots whose items are this quick, only one goes on, and it
-/// starts no others. As soon as its item pauses, or takes longer than the [`Watch`] likes, the others are
-/// started after all.
-///
-/// Two slots in each other's way need up to about this long for an item that one alone does in a tenth.
-const QUICK_NS: u32 = 2_500;
-
-/// The most that one item counts towards a slot's [`Pace`], so that a single late one does not look like a
-/// change of the work.
-const PACE_NS_MAX: u32 = 4 * QUICK_NS;
-
-/// How long a slot's recent items took: a moving average over about eight, in nanoseconds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace(u32);
-
-impl Pace {
-    /// Of a slot that is new or was held up: one quick item shows that it is quick.
-    const UNKNOWN: Self = Self(QUICK_NS);
-
-    fn after(self, elapsed: Duration) -> Self {
-        let latest = u32::try_from(elapsed.as_nanos()).unwrap_or(u32::MAX).min(PACE_NS_MAX);
-        Self(self.0 - self.0 / 8 + latest / 8)
-    }
-
-    fn is_quick(self) -> bool {
-        self.0 < QUICK_NS
-    }
-}
 
 /// The lock, and what needs none.
 #[derive(Debug)]
@@ -57,7 +29,7 @@ pub(crate) struct Shared {
     pub(crate) clock: SharedClock,
     /// Tells the run to look again: all is done, or a timer was set that is due earlier.
     pub(crate) look_again: Notify,
-    /// There is room for another slot and work for it, but none was started: see [`QUICK_NS`].
+    /// There is room for another slot and work for it, but none was started: see [`QUICK_NS`](crate::pace::QUICK_NS).
     unattended: AtomicBool,
     journalled: AtomicBool,
     book: Mutex<Option<Book>>,
@@ -92,7 +64,7 @@ pub(crate) struct Inner {
     works: Shelf,
     seats: Vec<Arc<Seat>>,
     free_seats: Vec<Slot>,
-    /// Slots in use whose items are [quick](QUICK_NS).
+    /// Slots in use whose items are [quick](crate::pace::QUICK_NS).
     quick_slots: u32,
     pub(crate) run: Option<ActiveRun>,
     pub(crate) runs_begun: u64,
@@ -136,18 +108,6 @@ pub(crate) struct ActiveRun {
     pub(crate) doomed: bool,
     /// The run has been told that all is done; it need not be told again until there is more.
     pub(crate) told_done: bool,
-}
-
-/// Who is who in a journalled run.
-#[derive(Debug)]
-struct Identities {
-    /// What earlier processes have done, with its durable output. Each entry is used once: whoever
-    /// restarts an item wants it done again.
-    known: HashMap<Fingerprint, Option<String>>,
-    /// What the journal says is done, by whichever process.
-    recorded: HashSet<Fingerprint>,
-    of: HashMap<Index, Fingerprint>,
-    holder: HashMap<Fingerprint, Index>,
 }
 
 impl Shared {
@@ -261,15 +221,7 @@ impl Shared {
 
     /// Turns the journal on.
     pub(crate) fn keep_book(&self, mut journal: Box<dyn Journal>) {
-        let mut known = HashMap::new();
-        for record in journal.take_records() {
-            match record {
-                JournalRecord::Done { fingerprint, output, .. } => _ = known.insert(fingerprint, output),
-                JournalRecord::Undone { fingerprint, .. } => _ = known.remove(&fingerprint),
-            }
-        }
-        let recorded = known.keys().copied().collect();
-        let identities = Identities { known, recorded, of: HashMap::new(), holder: HashMap::new() };
+        let identities = Identities::new(journal.take_records());
         self.lock().identities = Some(identities);
         self.journalled.store(true, Ordering::Relaxed);
         *self.book() = Some(Book::new(journal));
@@ -283,28 +235,22 @@ impl Shared {
     /// What a journal should know of an item that succeeds: who it is, and what it gives.
     pub(crate) fn for_the_record(&self, index: Index, seat: &Seat) -> (Option<Fingerprint>, Option<Output>) {
         self.read(|inner| {
-            let identity =
-                inner.identities.as_ref().and_then(|identities| identities.of.get(&index).copied());
+            let identity = inner.identities.as_ref().and_then(|identities| identities.of(index).copied());
             (identity, seat.output().or_else(|| inner.outputs.get(&index).cloned()))
         })
     }
 
     /// Who an item is, if the journal says of it that it is done. Asked before it is done again.
     pub(crate) fn take_recorded(&self, index: Index) -> Option<Fingerprint> {
-        let mut inner = self.lock();
-        let identities = inner.identities.as_mut()?;
-        let identity = identities.of.get(&index)?;
-        identities.recorded.take(identity)
+        self.lock().identities.as_mut()?.take_recorded(index)
     }
 
     pub(crate) fn write_journal(&self, record: &JournalRecord) {
         if let Some(book) = self.book().as_mut() {
             book.append(record);
         }
-        if let (JournalRecord::Done { fingerprint, .. }, Some(identities)) =
-            (record, &mut self.lock().identities)
-        {
-            identities.recorded.insert(*fingerprint);
+        if let Some(identities) = &mut self.lock().identities {
+            identities.note(record);
         }
     }
 
@@ -450,8 +396,7 @@ impl Inner {
             extra,
         })?;
         if let (Some(identities), Some(identity)) = (&mut self.identities, identity) {
-            identities.of.insert(index, identity);
-            identities.holder.insert(identity, index);
+            identities.add(index, identity);
         }
         Ok(index)
     }
@@ -483,11 +428,8 @@ impl Inner {
         let work = self.works.get_mut(index.get()).and_then(Option::take);
         self.trash.extend(work.map(Trash::Work));
         self.drop_output(index);
-        if let Some(identities) = &mut self.identities
-            && let Some(identity) = identities.of.remove(&index)
-            && identities.holder.get(&identity) == Some(&index)
-        {
-            identities.holder.remove(&identity);
+        if let Some(identities) = &mut self.identities {
+            identities.forget(index);
         }
         Ok(())
     }
@@ -576,13 +518,13 @@ impl Inner {
         parent: Option<Index>,
     ) -> Result<Option<Fingerprint>, WorkError> {
         let Some(identities) = &self.identities else { return Ok(None) };
-        let of = |index: Index| identities.of.get(&index);
+        let of = |index: Index| identities.of(index);
         // An unknown dependency is reported by the machine.
         let known = |id: &WorkId| self.machine.index_of(*id).and_then(of);
         let dependencies = dependencies.iter().filter_map(known);
         let identity = Fingerprint::of(name, definition, parent.and_then(of), dependencies);
-        let unfinished = |index: &&Index| !self.machine.node(**index).state.is_terminal();
-        if identities.holder.get(&identity).filter(unfinished).is_some() {
+        let unfinished = |index: Index| !self.machine.node(index).state.is_terminal();
+        if identities.holder(&identity).is_some_and(unfinished) {
             return Err(WorkError::DuplicateDefinition { item: name.to_owned() });
         }
         Ok(Some(identity))
@@ -715,8 +657,7 @@ impl Inner {
     /// Ends the items at the head of the queue that an earlier process has done.
     fn skip_known(&mut self) {
         while let Some(index) = self.machine.next_unstarted() {
-            let Some(identities) = &mut self.identities else { return };
-            let known = identities.of.get(&index).and_then(|identity| identities.known.remove(identity));
+            let known = self.identities.as_mut().and_then(|identities| identities.take_known(index));
             let Some(output) = known else { return };
             if let Some(json) = output {
                 self.keep_output(index, Output::Durable(json.into()));

@@ -17,7 +17,8 @@ use tracing::Instrument as _;
 use crate::context::{Output, Seat};
 use crate::journal::JournalRecord;
 use crate::machine::{Ending, Errand, Index, Slot, Verdict};
-use crate::shared::{Pace, Shared};
+use crate::pace::Pace;
+use crate::shared::Shared;
 use crate::{Work, WorkContext, WorkId, WorkOutcome};
 
 /// An item in a slot, with what the slot needs to know of it.

@@ -8,13 +8,13 @@
 //! them; [`family`] is the bond between parents and children; `ready`, `edges`, `names` and `table`
 //! are the data structures below.
 
-mod advance;
-mod edges;
-mod family;
-mod graph;
-mod names;
 mod node;
+mod graph;
+mod advance;
+mod family;
 mod ready;
+mod edges;
+mod names;
 mod table;
 #[cfg(test)]
 mod tests;
