@@ -1,15 +1,16 @@
 //! [`WorkContext`]: what a running item knows of its scheduler and may ask of it.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use dragnet_ambient::{Cancel, Monotonic};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::inner::Inner;
 use crate::machine::{Extra, Index};
-use crate::shared::{Inner, Shared};
+use crate::seat::{Output, Seat};
+use crate::shared::Shared;
 use crate::{OutputError, Progress, WorkEnd, WorkError, WorkHandle, WorkId, WorkOutcome, WorkSpec};
 
 /// Handed to each call of [`Work::run`](crate::Work::run).
@@ -23,29 +24,6 @@ pub struct WorkContext {
     /// The attempt, counted from 1.
     pub attempt: u32,
     pub(crate) seat: Arc<Seat>,
-}
-
-/// What a slot shares with the item in it.
-#[derive(Debug)]
-pub(crate) struct Seat {
-    scheduler: Weak<Shared>,
-    cancelled: AtomicBool,
-    /// Made only for items that ask for it.
-    token: OnceLock<Cancel>,
-    output: Mutex<Option<Output>>,
-    has_output: AtomicBool,
-    /// A child was added in this turn.
-    has_children: AtomicBool,
-    /// The turn is over: no more children.
-    closed: AtomicBool,
-}
-
-/// What an item hands to its dependents.
-#[derive(Clone)]
-pub(crate) enum Output {
-    Memory(Arc<dyn Any + Send + Sync>),
-    /// As JSON.
-    Durable(Arc<str>),
 }
 
 impl WorkContext {
@@ -288,100 +266,5 @@ impl WorkWaker {
     /// Calls the item back. False if it neither waits nor runs, or is gone.
     pub fn wake(&self) -> bool {
         self.scheduler.upgrade().is_some_and(|shared| WorkHandle::new(shared).wake(self.id))
-    }
-}
-
-impl Seat {
-    pub(crate) fn new(scheduler: Weak<Shared>) -> Self {
-        Self {
-            scheduler,
-            cancelled: AtomicBool::new(false),
-            token: OnceLock::new(),
-            output: Mutex::new(None),
-            has_output: AtomicBool::new(false),
-            has_children: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-        }
-    }
-
-    /// Whether nothing of the last item is left in it, so that the next may have it.
-    pub(crate) fn is_fresh(self: &Arc<Self>) -> bool {
-        // One reference is the slot's, one the scheduler's.
-        Arc::strong_count(self) == 2
-            && !self.is_cancelled()
-            && self.token.get().is_none()
-            && !self.has_children()
-            && !self.has_output.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn cancel(&self) {
-        self.cancelled.store(true, Ordering::SeqCst);
-        // Ordered against `token`: either the token sees the flag, or we see the token.
-        fence(Ordering::SeqCst);
-        if let Some(token) = self.token.get() {
-            token.cancel();
-        }
-    }
-
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn has_children(&self) -> bool {
-        self.has_children.load(Ordering::SeqCst)
-    }
-
-    /// The item's turn is over. Ordered against `expect_children`: either that sees the end of the turn,
-    /// or whoever asks `has_children` next sees the child.
-    pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-    }
-
-    /// The next turn begins. Called under the scheduler's lock, which orders it.
-    pub(crate) fn open(&self) {
-        self.closed.store(false, Ordering::Relaxed);
-    }
-
-    /// False if the turn is over.
-    fn expect_children(&self) -> bool {
-        self.has_children.store(true, Ordering::SeqCst);
-        !self.closed.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn take_output(&self) -> Option<Output> {
-        if !self.has_output.swap(false, Ordering::Relaxed) {
-            return None;
-        }
-        self.output.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    pub(crate) fn output(&self) -> Option<Output> {
-        if !self.has_output.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn put_output(&self, output: Output) {
-        *self.output.lock().unwrap_or_else(PoisonError::into_inner) = Some(output);
-        self.has_output.store(true, Ordering::Relaxed);
-    }
-
-    fn token(&self) -> &Cancel {
-        let token = self.token.get_or_init(Cancel::new);
-        fence(Ordering::SeqCst);
-        if self.is_cancelled() {
-            token.cancel();
-        }
-        token
-    }
-}
-
-impl std::fmt::Debug for Output {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Memory(_) => f.write_str("Memory(..)"),
-            Self::Durable(json) => f.debug_tuple("Durable").field(json).finish(),
-        }
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use crate::shared::{Shared, WorkEnd};
+use crate::inner::WorkEnd;
+use crate::shared::Shared;
 use crate::snapshot::{snapshot, status_line};
 use crate::{Work, WorkError, WorkId, WorkSchedulerMetrics, WorkSnapshot, WorkSpec, WorkState};
 

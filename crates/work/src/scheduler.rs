@@ -8,8 +8,9 @@ use dragnet_ambient::{Cancel, Monotonic, Rng, SharedClock, SystemClock};
 use tokio::sync::mpsc;
 
 use crate::events::EventSink;
+use crate::inner::{Inner, WorkEnd};
 use crate::journal::Journal;
-use crate::shared::{ActiveRun, Inner, Shared, Starting, WorkEnd};
+use crate::shared::{ActiveRun, Shared, Starting};
 use crate::{JournalError, WorkError, WorkEvent, WorkHandle, WorkSchedulerMetrics, WorkSpec};
 
 /// A scheduler's settings.

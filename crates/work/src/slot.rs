@@ -14,10 +14,10 @@ use std::time::Duration;
 use dragnet_ambient::{Cancel, Monotonic};
 use tracing::Instrument as _;
 
-use crate::context::{Output, Seat};
 use crate::journal::JournalRecord;
 use crate::machine::{Ending, Errand, Index, Slot, Verdict};
 use crate::pace::Pace;
+use crate::seat::{Output, Seat};
 use crate::shared::Shared;
 use crate::{Work, WorkContext, WorkId, WorkOutcome};
 
