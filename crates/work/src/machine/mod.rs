@@ -179,7 +179,10 @@ impl Machine {
 
     /// What an item depends on, except for what was forgotten.
     pub(crate) fn dependencies(&self, index: Index) -> impl Iterator<Item = Index> + '_ {
-        self.edges.dependencies(self.node(index).dependencies).filter(|on| !self.node(*on).forgotten)
+        // Edges to forgotten items are there only until the next rebuild, and mostly there are none.
+        let all_there = self.gone.is_empty();
+        let is_there = move |on: &Index| all_there || !self.node(*on).forgotten;
+        self.edges.dependencies(self.node(index).dependencies).filter(is_there)
     }
 
     /// How many there are at most, forgotten ones included.
