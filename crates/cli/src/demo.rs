@@ -73,6 +73,7 @@ async fn run_async(args: &DemoArgs) -> anyhow::Result<Exit> {
     if let Some(error) = report.journal_error {
         return Err(error.into());
     }
+    output::say("");
     match args.graph {
         None => output::data(scenario.table(&snapshot).as_bytes())?,
         Some(GraphFormat::Dot) => output::data(to_dot(&snapshot).as_bytes())?,

@@ -188,9 +188,10 @@ impl Shared {
         }
     }
 
-    /// Asks whether a slot's item may end now: see [`Machine::prepare`](crate::machine::Machine::prepare). If it has to wait for its children,
-    /// it is put back, and the slot gets the next one, if there is one. Both under one lock: the last
-    /// child may end at any moment, and then somebody else comes for the item.
+    /// Asks whether a slot's item may end now, as [`Machine::prepare`](crate::machine::Machine::prepare)
+    /// sees it. If it has to wait for its children, it is put back, and the slot gets the next one, if there
+    /// is one. Both under one lock: the last child may end at any moment, and then somebody else comes for
+    /// the item.
     pub(crate) fn prepare(self: &Arc<Self>, desk: &mut Desk, ending: Ending) -> Option<Ending> {
         let now = self.clock.now();
         let mut inner = self.lock();
