@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// Items that take less than this are done faster by one slot alone: with two, each would mostly wait
 /// for the other's lock and memory. So of all slots whose items are this quick, only one goes on, and it
-/// starts no others. As soon as its item pauses, or takes longer than the [`Watch`](crate::watch::Watch) likes, the others are
-/// started after all.
+/// starts no others. As soon as its item pauses, or takes longer than the
+/// [`Watch`](crate::watch::Watch) likes, the others are started after all.
 ///
 /// Two slots in each other's way need up to about this long for an item that one alone does in a tenth.
 pub(crate) const QUICK_NS: u32 = 2_500;

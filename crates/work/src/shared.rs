@@ -29,7 +29,8 @@ pub(crate) struct Shared {
     pub(crate) clock: SharedClock,
     /// Tells the run to look again: all is done, or a timer was set that is due earlier.
     pub(crate) look_again: Notify,
-    /// There is room for another slot and work for it, but none was started: see [`QUICK_NS`](crate::pace::QUICK_NS).
+    /// There is room for another slot and work for it, but none was started: see
+    /// [`QUICK_NS`](crate::pace::QUICK_NS).
     unattended: AtomicBool,
     journalled: AtomicBool,
     book: Mutex<Option<Book>>,

@@ -36,7 +36,8 @@ struct Edge {
 #[derive(Debug, Default)]
 pub(super) struct Edges {
     arena: Table<Edge>,
-    /// Edges of items that are forgotten or keep their dependencies elsewhere by now. Skipped by walks, dropped by a rebuild.
+    /// Edges of items that are forgotten or keep their dependencies elsewhere by now. Skipped by walks,
+    /// dropped by a rebuild.
     dead: usize,
 }
 
