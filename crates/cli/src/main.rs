@@ -10,7 +10,6 @@ mod demo;
 mod exit;
 mod output;
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -63,5 +62,4 @@ fn start_logging(verbose: u8) {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
     let to_stderr = || anstream::AutoStream::auto(std::io::stderr().lock());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(to_stderr).init();
-    _ = std::io::stderr().flush();
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Work, WorkContext, WorkId, WorkOutcome, WorkSpec};
+use crate::child::Child;
+use crate::{Work, WorkContext, WorkOutcome, WorkSpec};
 
 /// How often a condition is looked at, unless told otherwise.
 const POLL_EVERY: Duration = Duration::from_millis(100);
@@ -18,12 +19,7 @@ pub struct ConditionalWork {
     name: String,
     condition: Option<Box<dyn FnMut() -> bool + Send>>,
     poll_every: Duration,
-    inner: Inner,
-}
-
-enum Inner {
-    Fresh(Box<Option<WorkSpec>>),
-    Added(WorkId),
+    inner: Child,
 }
 
 impl ConditionalWork {
@@ -37,7 +33,7 @@ impl ConditionalWork {
             name: name.into(),
             condition: Some(Box::new(condition)),
             poll_every: POLL_EVERY,
-            inner: Inner::Fresh(Box::new(Some(inner))),
+            inner: Child::new(inner),
         }
     }
 
@@ -63,39 +59,22 @@ impl Work for ConditionalWork {
     }
 
     async fn run(&mut self, ctx: WorkContext) -> WorkOutcome {
-        if ctx.children().has_children() {
-            return ctx.children().status();
+        let children = ctx.children();
+        if children.has_children() {
+            return children.status();
         }
         if !self.holds() {
             ctx.set_note(format!("Waiting before starting {}", self.name));
             return WorkOutcome::wait_for(self.poll_every);
         }
-        let started = match &mut self.inner {
-            Inner::Added(id) => ctx.restart_child(*id).map(|()| *id),
-            Inner::Fresh(spec) => match spec.take() {
-                Some(spec) => ctx.add_child(spec),
-                None => return WorkOutcome::failed("its inner item could not be added before"),
-            },
-        };
-        match started {
-            Ok(id) => {
-                self.inner = Inner::Added(id);
-                ctx.show_status_of(id);
-                WorkOutcome::wait_for_children()
-            }
+        match self.inner.start(&ctx) {
+            Ok(()) => WorkOutcome::wait_for_children(),
             Err(error) => WorkOutcome::failed(error),
         }
     }
 
     fn definition(&self) -> String {
-        match &self.inner {
-            Inner::Fresh(spec) => spec
-                .as_ref()
-                .as_ref()
-                .map(|spec| format!("{:?}", (spec.name(), spec.definition())))
-                .unwrap_or_default(),
-            Inner::Added(_) => String::new(),
-        }
+        self.inner.definition()
     }
 }
 

@@ -36,19 +36,19 @@ pub struct WorkEnd {
 /// See the module's documentation.
 pub(crate) struct Inner {
     pub(crate) machine: Machine,
-    pub(crate) works: Shelf,
+    works: Shelf,
     pub(crate) seats: Seats,
     pub(crate) run: Option<ActiveRun>,
     pub(crate) runs_begun: u64,
     pub(crate) events: Option<EventSink>,
-    pub(crate) watchers: HashMap<Index, Vec<oneshot::Sender<WorkEnd>>>,
+    watchers: HashMap<Index, Vec<oneshot::Sender<WorkEnd>>>,
     pub(crate) outputs: HashMap<Index, Output>,
     pub(crate) identities: Option<Identities>,
-    pub(crate) rng: Rng,
-    pub(crate) retry_delay: Duration,
+    rng: Rng,
+    retry_delay: Duration,
     /// Shut down for good: no new work, ever.
     pub(crate) closed: bool,
-    pub(crate) changes: Vec<Change>,
+    changes: Vec<Change>,
     /// What users made and nobody needs any more. Dropped after the lock: dropping is user code, too.
     pub(crate) trash: Vec<Trash>,
 }
@@ -133,7 +133,7 @@ impl Inner {
         Ok(())
     }
 
-    pub(crate) fn forget_one(&mut self, index: Index) -> Result<(), WorkError> {
+    fn forget_one(&mut self, index: Index) -> Result<(), WorkError> {
         self.machine.forget(index)?;
         let work = self.works.get_mut(index.get()).and_then(Option::take);
         self.trash.extend(work.map(Trash::Work));
@@ -200,7 +200,7 @@ impl Inner {
         }
     }
 
-    pub(crate) fn keep_output(&mut self, of: Index, output: Output) {
+    fn keep_output(&mut self, of: Index, output: Output) {
         self.trash.extend(self.outputs.insert(of, output).map(Trash::Output));
     }
 
@@ -220,7 +220,7 @@ impl Inner {
         std::iter::successors(Some(other), next).any(|index| index == item)
     }
 
-    pub(crate) fn identify(
+    fn identify(
         &self,
         name: &str,
         definition: &str,
@@ -311,7 +311,7 @@ impl Inner {
         started
     }
 
-    pub(crate) fn next_job(&mut self, now: Monotonic) -> Option<Job> {
+    fn next_job(&mut self, now: Monotonic) -> Option<Job> {
         if self.run.as_ref().is_none_or(|run| run.doomed) {
             return None;
         }
@@ -340,7 +340,7 @@ impl Inner {
     }
 
     /// Ends the items at the head of the queue that an earlier process has done.
-    pub(crate) fn skip_known(&mut self) {
+    fn skip_known(&mut self) {
         while let Some(index) = self.machine.next_unstarted() {
             let known = self.identities.as_mut().and_then(|identities| identities.take_known(index));
             let Some(output) = known else { return };

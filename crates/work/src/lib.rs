@@ -111,6 +111,7 @@ mod journal;
 mod sequence;
 mod batch;
 mod conditional;
+mod child;
 mod callback;
 mod command;
 mod error;

@@ -171,7 +171,7 @@ impl WorkScheduler {
         loop {
             let now = shared.clock.now();
             let (finished, alarm) = shared.update_with(starting, |inner| {
-                let alarm = run.look(inner, now);
+                let alarm = look(inner, now);
                 let waits_for_more = options.until == Until::Shutdown && !asked_to_stop && !inner.closed;
                 let finished = inner.machine.unfinished() == 0 && !waits_for_more;
                 if finished {
@@ -196,6 +196,16 @@ impl WorkScheduler {
         }
         run.report()
     }
+}
+
+/// Wakes what is due and says when the next is.
+fn look(inner: &mut Inner, now: Monotonic) -> Option<Monotonic> {
+    inner.machine.fire_timers(now);
+    let alarm = inner.machine.next_deadline();
+    if let Some(run) = &mut inner.run {
+        run.alarm = alarm;
+    }
+    alarm
 }
 
 async fn sleep_until(shared: &Shared, alarm: Option<Monotonic>) {
@@ -247,16 +257,6 @@ impl<'a> Run<'a> {
             });
         });
         Self { shared }
-    }
-
-    /// Wakes what is due and says when the next is.
-    fn look(&self, inner: &mut Inner, now: Monotonic) -> Option<Monotonic> {
-        inner.machine.fire_timers(now);
-        let alarm = inner.machine.next_deadline();
-        if let Some(run) = &mut inner.run {
-            run.alarm = alarm;
-        }
-        alarm
     }
 
     fn report(self) -> RunReport {

@@ -6,6 +6,7 @@
 
 use async_trait::async_trait;
 
+use crate::child::Child;
 use crate::{Work, WorkContext, WorkError, WorkHandle, WorkId, WorkOutcome, WorkSpec, WorkState};
 
 /// Adds items to a scheduler, each depending on the one before.
@@ -63,24 +64,17 @@ impl WorkSequence {
 /// that were not reached are never added to the scheduler. Its status is that of the current element.
 pub struct SequenceWork {
     name: String,
-    elements: Vec<Element>,
+    elements: Vec<Child>,
     current: usize,
     stop_at_first_failure: bool,
     /// What became of the first failed element, when going on in spite of it.
     failure: Option<String>,
 }
 
-enum Element {
-    Fresh(Box<WorkSpec>),
-    Added(WorkId),
-    /// It could not be added, and went with the refusal.
-    Refused(String),
-}
-
 impl SequenceWork {
     /// A sequence that stops at the first failure. Without elements it succeeds.
     pub fn new(name: impl Into<String>, elements: impl IntoIterator<Item = WorkSpec>) -> Self {
-        let elements = elements.into_iter().map(|spec| Element::Fresh(Box::new(spec))).collect();
+        let elements = elements.into_iter().map(Child::new).collect();
         Self { name: name.into(), elements, current: 0, stop_at_first_failure: true, failure: None }
     }
 
@@ -90,30 +84,9 @@ impl SequenceWork {
         self
     }
 
-    fn start(&mut self, ctx: &WorkContext) -> Result<(), String> {
-        let element = &mut self.elements[self.current];
-        let refused = Element::Refused("it is being added".to_owned());
-        let started = match std::mem::replace(element, refused) {
-            Element::Added(id) => ctx.restart_child(id).map(|()| id).map_err(|error| error.to_string()),
-            Element::Fresh(spec) => ctx.add_child(*spec).map_err(|error| error.to_string()),
-            Element::Refused(reason) => Err(reason),
-        };
-        match started {
-            Ok(id) => {
-                *element = Element::Added(id);
-                ctx.show_status_of(id);
-                Ok(())
-            }
-            Err(reason) => {
-                *element = Element::Refused(reason.clone());
-                Err(reason)
-            }
-        }
-    }
-
     /// How the current element ended; `None` while it has not.
     fn end_of_current(&self, ctx: &WorkContext) -> Option<Result<(), String>> {
-        let Element::Added(id) = self.elements[self.current] else { return None };
+        let Child::Added(id) = self.elements[self.current] else { return None };
         let Some(item) = ctx.handle().and_then(|handle| handle.inspect(id)) else {
             return Some(Err(format!("its element {id} is gone")));
         };
@@ -146,18 +119,14 @@ impl Work for SequenceWork {
         if self.current >= self.elements.len() {
             return self.failure.take().map_or(WorkOutcome::Success, WorkOutcome::retry);
         }
-        match self.start(&ctx) {
+        match self.elements[self.current].start(&ctx) {
             Ok(()) => WorkOutcome::wait_for_any_child(),
             Err(error) => WorkOutcome::failed(error),
         }
     }
 
     fn definition(&self) -> String {
-        let part = |element: &Element| match element {
-            Element::Fresh(spec) => Some(format!("{:?}", (spec.name(), spec.definition()))),
-            Element::Added(_) | Element::Refused(_) => None,
-        };
-        self.elements.iter().filter_map(part).collect()
+        self.elements.iter().map(Child::definition).collect()
     }
 
     fn on_reset(&mut self) {

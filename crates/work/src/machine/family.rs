@@ -18,10 +18,7 @@ impl Machine {
 
     /// Restarts a finished item as a child of `parent`'s present attempt.
     pub(crate) fn restart_child(&mut self, parent: Index, child: Index) -> Result<(), WorkError> {
-        let node = self.node(child);
-        if !node.state.is_terminal() {
-            return Err(WorkError::NotFinished { item: self.name(child).to_owned() });
-        }
+        self.check_restart(child)?;
         self.check_parent(parent, self.name(child))?;
         if let Some(path) = self.dependencies(child).find_map(|on| self.path(on, parent)) {
             return Err(self.cycle(self.name(child), &path));

@@ -90,14 +90,7 @@ impl Machine {
     /// Takes a finished item back to `Pending`, with fresh retries. Items that were blocked by it, and
     /// are by nothing else, become `Pending` again too.
     pub(crate) fn restart(&mut self, index: Index) -> Result<(), WorkError> {
-        let node = self.node(index);
-        if !node.state.is_terminal() {
-            return Err(WorkError::NotFinished { item: self.name(index).to_owned() });
-        }
-        self.check_not_aborting(self.name(index))?;
-        if let Some(path) = self.dependencies(index).find_map(|on| self.path(on, index)) {
-            return Err(self.cycle(self.name(index), &path[..path.len() - 1]));
-        }
+        self.check_restart(index)?;
         self.reopen(index);
         let mut reopened = vec![index];
         while let Some(index) = reopened.pop() {
@@ -122,9 +115,7 @@ impl Machine {
         if node.forgotten {
             return Err(WorkError::UnknownItem(self.id_of(index)));
         }
-        if !node.state.is_terminal() {
-            return Err(WorkError::NotFinished { item: self.name(index).to_owned() });
-        }
+        self.check_finished(index)?;
         let unfinished = |dependent: &Index| !self.node(*dependent).state.is_terminal();
         let needed_by = self.edges.dependents(node.dependents).chain(node.parent()).find(unfinished);
         if let Some(dependent) = needed_by {
@@ -190,6 +181,23 @@ impl Machine {
     fn check_open(&self, item: &NewItem<'_>) -> Result<(), WorkError> {
         self.check_not_aborting(item.name)?;
         item.parent.map_or(Ok(()), |parent| self.check_parent(parent, item.name))
+    }
+
+    /// Refuses to restart what is not finished, or could never run again.
+    pub(super) fn check_restart(&self, index: Index) -> Result<(), WorkError> {
+        self.check_finished(index)?;
+        self.check_not_aborting(self.name(index))?;
+        match self.dependencies(index).find_map(|on| self.path(on, index)) {
+            Some(path) => Err(self.cycle(self.name(index), &path[..path.len() - 1])),
+            None => Ok(()),
+        }
+    }
+
+    fn check_finished(&self, index: Index) -> Result<(), WorkError> {
+        if self.node(index).state.is_terminal() {
+            return Ok(());
+        }
+        Err(WorkError::NotFinished { item: self.name(index).to_owned() })
     }
 
     fn check_not_aborting(&self, item: &str) -> Result<(), WorkError> {
